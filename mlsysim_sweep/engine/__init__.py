@@ -1,0 +1,1 @@
+"""Evaluates a grid: plan, mesh, and the walk over its blocks."""

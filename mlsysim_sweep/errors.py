@@ -1,0 +1,77 @@
+"""What a person asked for and cannot have, said once and in one form."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Mistake(ValueError):
+    """A mistake in what was asked: names the field, what was given, what is needed and a fix.
+
+    >>> raise Mistake("tp", "0 given", "a whole number from 1", "tp = 1")
+    Traceback (most recent call last):
+    mlsysim_sweep.errors.Mistake: tp: 0 given; needed: a whole number from 1; for example tp = 1
+    """
+
+    def __init__(self, field: str, problem: str, needed: str = "", fix: str = "") -> None:
+        self.field = field
+        self.problem = problem
+        self.needed = needed
+        self.fix = fix
+        text = f"{field}: {problem}" if field else problem
+        if needed:
+            text += f"; needed: {needed}"
+        if fix:
+            text += f"; for example {fix}"
+        super().__init__(text)
+
+    def within(self, place: str) -> Mistake:
+        """The same mistake, its field named inside ``place`` (``axes`` -> ``axes.tp``)."""
+        field = f"{place}.{self.field}" if self.field else place
+        return Mistake(field, self.problem, self.needed, self.fix)
+
+
+def shown(value: object) -> str:
+    """A given value as it may stand in a message: one line, no control characters, not too long.
+
+    >>> shown("a\\x1b[2J" + "x" * 100)[:12]
+    '"a\\\\u001b[2Jx'
+    """
+    if isinstance(value, str):
+        body = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in value[:60])
+        return f'"{body}"' if len(value) <= 60 else f'"{body}..."'
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``; did you mean "H100"?`` for a name close to a known one, else an empty text.
+
+    >>> suggestion("H10O", ["A100", "H100"])
+    '; did you mean "H100"?'
+    """
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name[:60].casefold(), by_folded, 1, 0.5)
+    return f'; did you mean "{by_folded[close[0]]}"?' if close else ""
+
+
+def unknown(field: str, name: object, known: Iterable[str], listing: str = "") -> Mistake:
+    """The mistake of a name that is not among the known ones."""
+    names = list(known)
+    if not isinstance(name, str):
+        return Mistake(field, f"{shown(name)} given", f"a name, such as {shown(names[0])}")
+    problem = f"unknown {shown(name)}{suggestion(name, names)}"
+    if listing:
+        return Mistake(field, problem, f"a name that `{listing}` shows")
+    return Mistake(field, problem, f"one of {', '.join(names)}" if len(names) <= 12 else "")
+
+
+class OutputError(Exception):
+    """An output that exists, is damaged or cannot be written; nothing already written is lost."""
+
+    def __init__(self, path: object, problem: str, fix: str = "") -> None:
+        self.path = path
+        self.problem = problem
+        self.fix = fix
+        super().__init__(f"{path}: {problem}" + (f"; {fix}" if fix else ""))

@@ -1,0 +1,451 @@
+"""From a spec to arrays: axes, inputs on an open mesh, rules; everything checked at this door.
+
+After it, the engine sees plain arrays in base units and names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mlsysim_sweep import units
+from mlsysim_sweep.catalog import FACTS, Catalog, Row, choice_rows
+from mlsysim_sweep.catalog.objects import adopt
+from mlsysim_sweep.constraints import Rule, parse
+from mlsysim_sweep.constraints import names as names_in
+from mlsysim_sweep.declare import Graph, Model, graph
+from mlsysim_sweep.errors import Mistake, shown, suggestion, unknown
+from mlsysim_sweep.grids.axes import Array, AxisValues, is_axis_form, read_axis, read_value
+from mlsysim_sweep.grids.spec import DEVICE_RULES, INSTEAD_OF, MEMORY_RULES, Spec
+from mlsysim_sweep.kernels import model as named_model
+from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
+
+_SUPPLIED_BY = {
+    "peak_flops": 'accelerator = "H100"',
+    "parameters": 'workload = "GPT3"',
+    "counted_parameters": 'workload = "GPT3"',
+    "device_memory": 'accelerator = "H100"',
+    "devices_per_node": "devices_per_node = 8",
+    "active_parameters": "active_parameters = 37e9",
+}
+# Products of whole numbers that kernels form in int64.
+_PRODUCTS = (("tp", "pp", "dp"), ("dp", "microbatch_tokens"), ("microbatch_size", "seq_len"))
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """Values of one input on the axes it depends on, in the order of the grid's axes."""
+
+    dims: tuple[str, ...]
+    values: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One dimension of a grid, and the inputs that walk along it (several when zipped)."""
+
+    name: str
+    labels: Mapping[str, Array]
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return len(self.labels[self.name])
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A checked sweep in base units.
+
+    ``fields`` holds every input that has a value, names of choices included. ``rules`` are in the
+    order asked; ``columns`` are the quantities wanted of each survivor, axes excluded.
+    """
+
+    spec: Spec
+    model: Model
+    axes: tuple[Axis, ...]
+    fields: Mapping[str, Field]
+    rules: tuple[Rule, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Name of each axis."""
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def points(self) -> int:
+        """Number of layouts, counted in whole numbers of any size."""
+        return math.prod(self.shape)
+
+    @property
+    def graph(self) -> Graph:
+        """The formulas that can be evaluated here."""
+        return graph(self.model, frozenset(self.fields))
+
+    @property
+    def axis_columns(self) -> tuple[str, ...]:
+        """Inputs that vary along axes: the first columns of every table."""
+        return tuple(name for axis in self.axes for name in axis.labels)
+
+
+def build(spec: Spec, formulas: Sequence[ModuleType | Callable[..., Any]] = ()) -> Grid:
+    """Check every value of a spec and lay the inputs out on the grid's axes.
+
+    Raises
+    ------
+    Mistake
+        Naming the field, what was given, what is needed and a fix; before any large allocation.
+    """
+    model = named_model(spec.model)
+    if formulas:
+        model = model.extended(*formulas)
+    spec, catalog = _adopt_objects(spec)
+    axes = _axes(spec)
+    given = _given(spec, axes)
+    _check_products(given)
+    resolver = _Resolver(catalog, tuple(axis.name for axis in axes), given)
+    fields = resolver.resolve()
+    found = graph(model, frozenset(fields))
+    columns = _columns(spec, found)
+    rules = _rules(spec, found, fields)
+    resolver.check_complete(found, columns, rules)
+    return Grid(spec, model, axes, fields, rules, columns, tuple(resolver.rows.values()))
+
+
+def _adopt_objects(spec: Spec) -> tuple[Spec, Catalog]:
+    """Put catalog rows and mlsysim objects that stand for names into the catalog."""
+    catalog = spec.catalog
+
+    def names(entries: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal catalog
+        named = dict(entries)
+        for table in ("accelerator", "workload", "link"):
+            if table not in entries or isinstance(entries[table], str):
+                continue
+            values = entries[table]
+            single = not is_axis_form(values)
+            out = []
+            for value in [values] if single else values:
+                row = value if isinstance(value, str) else adopt(table, value)
+                if isinstance(row, Row):
+                    catalog = catalog.added(row)
+                out.append(row.name if isinstance(row, Row) else row)
+            named[table] = out[0] if single else out
+        return named
+
+    zips = tuple(names(z) for z in spec.zips)
+    spec = replace(spec, inputs=names(spec.inputs), axes=names(spec.axes), zips=zips)
+    return spec, catalog
+
+
+def _axes(spec: Spec) -> tuple[Axis, ...]:
+    """Axes in the order asked, zipped groups last; counted before any is made."""
+    groups = [_read_group("axes", {n: given}) for n, given in spec.axes.items()]
+    groups += [_read_group("zip", entries) for entries in spec.zips]
+    _check_count(spec, groups)
+    return tuple(
+        Axis(group[0].name, {axis.name: axis.make() for axis in group}) for group in groups
+    )
+
+
+def _read_group(section: str, entries: Mapping[str, Any]) -> list[AxisValues]:
+    try:
+        group = [read_axis(name, given) for name, given in entries.items()]
+    except Mistake as error:
+        raise error if error.field.startswith(section) else error.within(section) from None
+    lengths = {axis.name: axis.count for axis in group}
+    if len(set(lengths.values())) > 1:
+        raise Mistake("zip", f"axes of different lengths: {lengths}", "equally many values in each")
+    return group
+
+
+def _check_count(spec: Spec, groups: Sequence[Sequence[AxisValues]]) -> None:
+    """Refuse a grid that nobody could evaluate, with the exact count."""
+    points = math.prod(group[0].count for group in groups)
+    if points <= spec.max_points:
+        return
+    longest = max(groups, key=lambda group: group[0].count)[0]
+    years = points / _POINTS_PER_SECOND / (365.25 * 86400)
+    columns = len(spec.columns) if spec.columns is not None else 20
+    size = units.human(float(points) * 8 * columns, "byte")
+    raise Mistake(
+        "axes",
+        f"{points:,} points ({' x '.join(f'{g[0].name} {g[0].count:,}' for g in groups)}), "
+        f"{size} of results and about {years:,.1f} years of evaluation",
+        f"at most {spec.max_points:,} points: cut {longest.name} ({longest.count:,} values) first, "
+        f"or raise max_points in [sweep]",
+    )
+
+
+# Full evaluation on one core of a small machine; only to say how absurd a refused grid is.
+_POINTS_PER_SECOND = 2e7
+
+
+def _given(spec: Spec, axes: Iterable[Axis]) -> dict[str, Field]:
+    given = {n: Field((), _input_value(n, value)) for n, value in spec.inputs.items()}
+    for axis in axes:
+        given |= {name: Field((axis.name,), labels) for name, labels in axis.labels.items()}
+    replaced = {other for name, other in INSTEAD_OF.items() if name in given}
+    replaced |= {INSTEAD_OF[n] for n in replaced if n in INSTEAD_OF}
+    for name, entry in VOCABULARY.items():
+        if entry.default is not None and name not in given and name not in replaced:
+            given[name] = Field((), read_value(name, entry.default))
+    return given
+
+
+def _input_value(name: str, value: object) -> Array:
+    try:
+        if is_axis_form(value):
+            raise Mistake(name, f"{shown(value)} given", "one value; several make an axis, in [axes]")
+        return read_value(name, value)
+    except Mistake as error:
+        raise error.within("inputs") from None
+
+
+def _check_products(given: Mapping[str, Field]) -> None:
+    """Refuse sizes whose product leaves int64, where NumPy would wrap without a word."""
+    for names in _PRODUCTS:
+        present = [name for name in names if name in given]
+        largest = math.prod(int(given[name].values.max()) for name in present)
+        if largest >= 2**63:
+            raise Mistake(
+                " x ".join(present), f"a product of {largest:,}, which exceeds 2^63 - 1",
+                "sizes whose product is a 64-bit whole number",
+            )
+
+
+# --- choices -------------------------------------------------------------------------------------
+
+
+class _Resolver:
+    """Turns names of choices into the inputs that they stand for.
+
+    An input that is given itself is never overridden.
+    """
+
+    def __init__(self, catalog: Catalog, dims: tuple[str, ...], given: dict[str, Field]) -> None:
+        self.catalog = catalog
+        self.dims = dims
+        self.fields = dict(given)
+        self.rows: dict[tuple[str, str], Row] = {}
+
+    def resolve(self) -> dict[str, Field]:
+        """Every input with a value, choices included."""
+        for table in ("accelerator", "workload", "link"):
+            if table in self.fields:
+                self._facts(table)
+        if "accelerator" in self.fields and "peak_flops" not in self.fields:
+            self._peaks()
+        self._gradients()
+        for choice in ("gradient_precision", "collective", "parameter_count"):
+            self._choice(choice)
+        return self.fields
+
+    def _labels(self, name: str) -> list[str]:
+        return [str(label) for label in self.fields[name].values.reshape(-1)]
+
+    def _facts(self, table: str) -> None:
+        """Each fact of the rows as a field on the axis of the names; NaN where one row lacks it."""
+        names = self.fields[table]
+        rows = [self.catalog.row(table, name) for name in self._labels(table)]
+        self.rows |= {(table, row.name): row for row in rows}
+        for fact in {fact: None for row in rows for fact in row.facts}:
+            if fact in self.fields:
+                continue
+            values = np.array([row.facts.get(fact, np.nan) for row in rows], float)
+            whole = VOCABULARY[fact].kind is Kind.WHOLE and np.isfinite(values).all()
+            values = values.astype(np.int64) if whole else values
+            self.fields[fact] = Field(names.dims, values.reshape(names.values.shape))
+
+    def _combined(self, function: Callable[..., float], *names: str) -> Field:
+        """A field on the axes of several choices, from a function of their names."""
+        sources = [self.fields[name] for name in names]
+        dims = tuple(d for d in self.dims if any(d in source.dims for source in sources))
+        spread = [
+            source.values.reshape(
+                [source.values.shape[source.dims.index(d)] if d in source.dims else 1 for d in dims]
+            )
+            for source in sources
+        ]
+        return Field(dims, np.asarray(np.frompyfunc(function, len(names), 1)(*spread), float))
+
+    def _peaks(self) -> None:
+        precisions = sorted({p for (t, _), row in self.rows.items() if t == "accelerator" for p in row.peaks})
+        for precision in self._labels("precision"):
+            having = [row for (t, _), row in self.rows.items() if t == "accelerator"]
+            if not any(precision in row.peaks for row in having):
+                names = ", ".join(row.name for row in having)
+                raise Mistake(
+                    "precision",
+                    f"{shown(precision)}: no peak for it on {names}"
+                    f"{suggestion(precision, precisions)}",
+                    f"one of {', '.join(precisions)}",
+                )
+
+        def peak(accelerator: str, precision: str) -> float:
+            return self.rows["accelerator", accelerator].peaks.get(precision, np.nan)
+
+        self.fields["peak_flops"] = self._combined(peak, "accelerator", "precision")
+
+    def _choice(self, choice: str) -> None:
+        """The inputs that the names of a choice stand for.
+
+        A coefficient that is 0 for every name asked for is left out: it changes nothing, and its
+        absence keeps formulas off axes that do not matter.
+        """
+        rows = choice_rows(choice)
+        for label in self._labels(choice):
+            if label.casefold() not in rows:
+                raise unknown(choice, label, rows)
+        for name in next(iter(rows.values())):
+            found = self._combined(lambda label, n=name: rows[label.casefold()][n], choice)
+            if found.values.any():
+                self.fields.setdefault(name, found)
+
+    def _gradients(self) -> None:
+        """Gradient width, which a workload with a size of its own sets for 16-bit formats."""
+        own = {
+            name: row.remarks["model_size"] / row.facts["parameters"]
+            for (_, name), row in self.rows.items()
+            if "model_size" in row.remarks
+        }
+        if "gradient_bytes_per_param" not in self.fields and own:
+            rows = choice_rows("gradient_precision")
+
+            def width(label: str, workload: str) -> float:
+                if label.casefold() in ("fp16", "bf16") and workload in own:
+                    return float(own[workload])
+                return float(rows[label.casefold()]["gradient_bytes_per_param"])
+
+            self._choice("gradient_precision")
+            found = self._combined(width, "gradient_precision", "workload")
+            self.fields["gradient_bytes_per_param"] = found
+
+    def check_complete(self, found: Graph, columns: Iterable[str], rules: Iterable[Rule]) -> None:
+        """Refuse a catalog row that lacks a fact which a column or a rule needs."""
+        wanted = {name: "output.columns" for name in columns}
+        wanted |= {name: f"the rule {rule.name}" for rule in rules for name in rule.names}
+        for name, needed_by in wanted.items():
+            for leaf in sorted(found.upstream([name]) & set(self.fields)):
+                values = self.fields[leaf].values
+                if leaf != "peak_flops" and values.dtype.kind == "f" and np.isnan(values).any():
+                    raise self._lacking(leaf, needed_by)
+
+    def _lacking(self, fact: str, needed_by: str) -> Mistake:
+        table, name = next(
+            key for key, row in self.rows.items() if fact not in row.facts and _gives(key[0], fact)
+        )
+        fix = "tp_within_node = false" if fact == "devices_per_node" else ""
+        return Mistake(
+            f"{table}.{name}.{fact}", f"the catalog has no value, and {needed_by} needs it",
+            f"{fact} in [inputs], or in a row of your own [{table}.NAME]", fix,
+        )
+
+
+def _gives(table: str, fact: str) -> bool:
+    return fact in FACTS[table]
+
+
+# --- columns and rules ---------------------------------------------------------------------------
+
+
+def _columns(spec: Spec, found: Graph) -> tuple[str, ...]:
+    """Quantities wanted of each survivor; all that exist, or those asked for."""
+    outputs = found.model.outputs
+    identities = found.model.identities
+    derived = tuple(n for n in found.formulas if n in identities and identities[n].whole)
+    if spec.columns is None:
+        for name in outputs:
+            _require(name, found, optional=True)
+        return derived + tuple(name for name in outputs if found.has(name))
+    for name in spec.columns:
+        if name not in outputs and name not in VOCABULARY:
+            raise unknown("output.columns", name, [*outputs, *VOCABULARY], "mlsysim-sweep list quantities")
+        _require(name, found, optional=False)
+    asked = (*derived, *(name for name in spec.columns if name not in derived))
+    axes = {*spec.axes, *(name for group in spec.zips for name in group)}
+    return tuple(name for name in asked if name not in axes)
+
+
+def _require(name: str, found: Graph, *, optional: bool) -> None:
+    """Refuse a quantity whose inputs are missing; optional inputs may be, if ``optional``."""
+    for leaf in found.missing(name):
+        if optional and VOCABULARY[leaf].optional:
+            continue
+        fix = _SUPPLIED_BY.get(leaf) or f"{leaf} = {_example(leaf)}"
+        needed = f"a value in [inputs] or [axes]: {VOCABULARY[leaf].meaning.lower()}"
+        raise Mistake(leaf, f"missing, and {name} depends on it", needed, fix)
+
+
+def _example(name: str) -> str:
+    entry = VOCABULARY[name]
+    return "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
+
+
+def _rules(spec: Spec, found: Graph, fields: Mapping[str, Field]) -> tuple[Rule, ...]:
+    """Every rule of a sweep, the implied ones first, split into parts that must all hold."""
+    unit_of = _unit_of(found)
+    rules: list[Rule] = []
+    for name, place, text in _rule_texts(spec, found, fields):
+        try:
+            for mentioned in sorted(names_in(parse(text))):
+                if mentioned in VOCABULARY or mentioned in found.model.outputs:
+                    _require(mentioned, found, optional=False)
+            rules += Rule.read(name, text, unit_of).split()
+        except Mistake as error:
+            raise error.within(place) if not error.field else _in_rule(error, place) from None
+    return tuple(rules)
+
+
+def _in_rule(error: Mistake, place: str) -> Mistake:
+    return Mistake(error.field, error.problem, f"{error.needed} (for {place})", error.fix)
+
+
+def _unit_of(found: Graph) -> dict[str, str | None]:
+    available = [*found.model.outputs, *found.formulas, *found.given]
+    return {
+        name: None if name in CHOICES else found.model.describe(name)[0]
+        for name in available
+        if found.has(name) or name in found.model.outputs
+    }
+
+
+def _rule_texts(
+    spec: Spec, found: Graph, fields: Mapping[str, Field]
+) -> Iterable[tuple[str, str, str]]:
+    """Name, place in the spec and text of each rule."""
+    feasible = spec.feasible
+    for name in found.formulas:
+        if name in found.model.identities and name in ("dp", "microbatches"):
+            yield f"whole {name}", name, f"{name} >= 1"
+    if "peak_flops" in fields and np.isnan(fields["peak_flops"].values).any():
+        yield "precision on accelerator", "precision", "peak_flops > 0"
+    if feasible.tp_within_node and {"accelerator", "devices_per_node"} & found.given:
+        yield "tp_within_node", "feasible.tp_within_node", "tp <= devices_per_node"
+    for key, value in feasible.devices.items():
+        text = DEVICE_RULES[key].format(_listed(value) if key == "one_of" else value)
+        yield f"devices {key}", f"feasible.devices.{key}", text
+    state = MEMORY_RULES[feasible.memory]
+    if state is not None:
+        share = "" if feasible.headroom == 1 else f"{feasible.headroom!r} * "
+        yield f"memory {feasible.memory}", "feasible.memory", f"{state} <= {share}device_memory"
+    if {"window_resolution", "finite_ring"} <= found.given and found.has("step_time"):
+        yield "step takes time", "window_resolution", "step_time > 0 s"
+    for i, text in enumerate(feasible.where):
+        yield "", f"feasible.where[{i}]", text
+
+
+def _listed(value: object) -> str:
+    return str(list(value) if isinstance(value, list | tuple) else [value])
