@@ -498,7 +498,7 @@ def margin(node: Comparison, lookup: Lookup) -> Values:
         return np.asarray(np.nan)
     room = np.asarray(right, float) - np.asarray(left, float)
     if node.op in ("==", "!="):
-        return -np.abs(room) if node.op == "==" else np.abs(room)
+        return 0.0 - np.abs(room) if node.op == "==" else np.abs(room)
     return room if node.op in ("<", "<=") else -room
 
 
@@ -526,6 +526,23 @@ def _scale(right: Values) -> Values:
         return np.asarray(1.0)
     size = np.abs(np.asarray(right, float))
     return np.where(size > 0, size, 1.0)
+
+
+def unit_of_comparison(node: Comparison, describe: Callable[[str], tuple[str, str]]) -> str:
+    """Unit of a comparison's margin: that of the first quantity in it that has one."""
+    for name in (n.name for side in (node.left, node.right) for n in _leaves(side)):
+        unit, _ = describe(name)
+        if unit != "1":
+            return unit
+    return "1"
+
+
+def _leaves(node: Expression) -> Iterator[Name]:
+    if isinstance(node, Name):
+        yield node
+    elif isinstance(node, Arithmetic):
+        yield from _leaves(node.left)
+        yield from _leaves(node.right)
 
 
 # --- rules and the funnel ------------------------------------------------------------------------

@@ -117,12 +117,14 @@ class Model:
     """A checked set of formulas that meet by name.
 
     ``outputs`` are its results. ``identities`` compute an input from other inputs (``dp`` from
-    ``devices``); they are used only where that input is not given itself.
+    ``devices``); they are used only where that input is not given itself. ``leaves_out`` says what
+    the model does not count, in sentences for people.
     """
 
     name: str
     outputs: Mapping[str, Output]
     identities: Mapping[str, Output]
+    leaves_out: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -130,6 +132,7 @@ class Model:
         name: str,
         *sources: ModuleType | Callable[..., Any],
         identities: Iterable[ModuleType] = (),
+        leaves_out: tuple[str, ...] = (),
     ) -> Model:
         """Collect and check the formulas of modules and single functions.
 
@@ -142,6 +145,7 @@ class Model:
             name,
             _collect(found for source in sources for found in declared(source)),
             _collect(found for source in identities for found in declared(source)),
+            leaves_out,
         )
         check(model)
         return model
@@ -155,7 +159,7 @@ class Model:
 
     def _with(self, added: Mapping[str, Output]) -> Model:
         both = _collect((*self.outputs.values(), *added.values()))
-        model = Model(self.name, both, self.identities)
+        model = Model(self.name, both, self.identities, self.leaves_out)
         check(model)
         return model
 

@@ -26,6 +26,7 @@ from mlsysim_sweep.engine.mesh import Points
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Walk
 from mlsysim_sweep.errors import Mistake, OutputError
+from mlsysim_sweep.grids.grid import notes
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
 METADATA_KEY = "mlsysim_sweep"
@@ -33,7 +34,7 @@ ROW_GROUP_ROWS = 2**20
 DICTIONARY_CELLS = 2**12
 """A quantity with at most this many values in the whole grid is dictionary-encoded."""
 
-Progress = Callable[[Walk, int], None]
+Watcher = Callable[[Points], None]
 
 
 def describe(plan: Plan, name: str) -> dict[str, str]:
@@ -70,11 +71,15 @@ def _type(plan: Plan, name: str) -> pa.DataType:
     return pa.int64() if formula is not None and formula.whole else pa.float64()
 
 
-def batches(plan: Plan, walk: Iterable[Points]) -> Iterator[pa.RecordBatch]:
-    """The survivors of each block as Arrow record batches."""
+def batches(
+    plan: Plan, walk: Iterable[Points], watchers: Iterable[Watcher] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The survivors of each block as Arrow record batches; ``watchers`` see them first."""
     shape = schema(plan)
     for points in walk:
         with np.errstate(all="ignore"):
+            for watcher in watchers:
+                watcher(points)
             arrays = [_array(plan, points, field) for field in shape]
         yield pa.RecordBatch.from_arrays(arrays, schema=shape)
 
@@ -120,6 +125,7 @@ def document(plan: Plan, funnel: Funnel) -> dict[str, Any]:
         "survivors": funnel.feasible,
         "funnel": funnel.as_dict(),
         "columns": {name: describe(plan, name) for name in columns(plan)},
+        "notes": list(notes(grid)),
         "catalog": [{"table": row.table, **row.as_dict()} for row in grid.rows],
     }
 
@@ -160,8 +166,17 @@ def read_document(path: str | Path) -> dict[str, Any]:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def write(plan: Plan, path: Path, *, overwrite: bool, progress: Progress | None = None) -> Funnel:
+def write(
+    plan: Plan,
+    path: Path,
+    *,
+    overwrite: bool,
+    watchers: Iterable[Watcher] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Funnel:
     """Stream the survivors of a grid to one Parquet file, which appears only when it is complete.
+
+    ``watchers`` are called with the survivors of each block, ``progress`` with the points visited.
 
     Raises
     ------
@@ -169,12 +184,12 @@ def write(plan: Plan, path: Path, *, overwrite: bool, progress: Progress | None 
         If the file exists and ``overwrite`` is not set, or cannot be written; an existing file is
         then as it was.
     """
-    walk = Walk(plan)
+    walk = Walk(plan, progress)
     with _staged(path, overwrite=overwrite) as staging:
         writer = pq.ParquetWriter(staging, schema(plan), **_settings(plan))
         try:
             writer.add_key_value_metadata(_pandas_metadata(plan))
-            _write_groups(plan, walk, writer, progress)
+            _write_groups(batches(plan, walk, watchers), writer)
             writer.add_key_value_metadata(_document(plan, walk.funnel()))
         finally:
             writer.close()
@@ -199,20 +214,16 @@ def _is_wide(plan: Plan, name: str) -> bool:
     return is_float and plan.cells(plan.dims[name]) > DICTIONARY_CELLS
 
 
-def _write_groups(
-    plan: Plan, walk: Walk, writer: pq.ParquetWriter, progress: Progress | None
-) -> None:
+def _write_groups(found: Iterable[pa.RecordBatch], writer: pq.ParquetWriter) -> None:
+    """Gather batches into row groups of about a million rows."""
     waiting: list[pa.RecordBatch] = []
-    rows = written = 0
-    for batch in batches(plan, walk):
+    rows = 0
+    for batch in found:
         if rows + batch.num_rows > ROW_GROUP_ROWS and waiting:
             writer.write_table(pa.Table.from_batches(waiting), ROW_GROUP_ROWS)
             waiting, rows = [], 0
         waiting.append(batch)
         rows += batch.num_rows
-        written += batch.num_rows
-        if progress:
-            progress(walk, written)
     if waiting:
         writer.write_table(pa.Table.from_batches(waiting), ROW_GROUP_ROWS)
 

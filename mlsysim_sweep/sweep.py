@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mlsysim_sweep.constraints import Funnel
+import numpy as np
+
+from mlsysim_sweep.constraints import Comparison, Funnel, Rule, margin, mask, unit_of_comparison
+from mlsysim_sweep.engine.best import Best, row
+from mlsysim_sweep.engine.evaluate import whole
+from mlsysim_sweep.engine.mesh import Points
 from mlsysim_sweep.engine.plan import Plan
-from mlsysim_sweep.engine.run import Walk, explain
-from mlsysim_sweep.grids.grid import Grid, build
+from mlsysim_sweep.engine.run import explain
+from mlsysim_sweep.errors import Mistake
+from mlsysim_sweep.grids.grid import Grid, build, notes
 from mlsysim_sweep.grids.spec import Spec, load
 
 if TYPE_CHECKING:
@@ -20,6 +27,42 @@ if TYPE_CHECKING:
     import xarray
 
 Formulas = Sequence[ModuleType | Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A finished file: how many rows, what was dropped, and the best few by ``ranked_by``."""
+
+    path: Path
+    rows: int
+    funnel: Funnel
+    ranked_by: str
+    best: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rule says of one layout: ``margin`` is the room to spare, in ``unit``."""
+
+    rule: str
+    text: str
+    holds: bool
+    margin: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One layout in full: its inputs, every quantity, and what each rule says of it."""
+
+    inputs: Mapping[str, Any]
+    quantities: Mapping[str, Any]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every rule holds."""
+        return all(verdict.holds for verdict in self.verdicts)
 
 
 class Sweep:
@@ -211,12 +254,13 @@ class Sweep:
         path: str | Path,
         *,
         overwrite: bool = False,
-        progress: Callable[[Walk, int], None] | None = None,
-    ) -> Funnel:
+        progress: Callable[[int], None] | None = None,
+        best: int = 5,
+    ) -> Saved:
         """Stream the feasible layouts to a Parquet file, which appears only when it is complete.
 
-        Returns the funnel: what each rule dropped. ``progress`` is called after each block with
-        survivors, with the walk (``visited`` points) and the rows written so far.
+        ``progress`` is called after each block with the number of points visited. The ``best`` few
+        layouts by step time (by the first quantity, where there is none) come back with the funnel.
 
         Raises
         ------
@@ -225,7 +269,57 @@ class Sweep:
         """
         from mlsysim_sweep import store
 
-        return store.write(self._plan, Path(path), overwrite=overwrite, progress=progress)
+        ranked = Best(self._plan, best, self._ranked_by)
+        funnel = store.write(
+            self._plan, Path(path), overwrite=overwrite, watchers=(ranked,), progress=progress
+        )
+        return Saved(Path(path), funnel.feasible, funnel, ranked.by, tuple(ranked.rows))
+
+    @property
+    def _ranked_by(self) -> str:
+        has_step_time = self._grid.graph.has("step_time")
+        return "step_time" if has_step_time else self._grid.columns[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results must know: what the model leaves out, doubtful inputs."""
+        return notes(self._grid)
+
+    def point(self, **given: Any) -> Layout:
+        """One layout in full, on the grid or off it: every quantity, and every rule's margin.
+
+        Raises
+        ------
+        Mistake
+            If an axis of the sweep is not given a value.
+
+        >>> layout = Sweep.load("gpt3-1k-h100").point(
+        ...     accelerator="H100", tp=8, pp=4, dp=32, microbatches=32)
+        >>> layout.feasible, round(layout.quantities["step_time"], 3)
+        (True, 2.376)
+        """
+        chosen = self.variant(inputs=given)
+        if chosen.grid.axes:
+            axis = chosen.grid.axes[0]
+            example = next(iter(axis.labels[axis.name].tolist()))
+            raise Mistake(axis.name, f"an axis of {axis.size:,} values, and none is chosen",
+                          "one value for each axis", f"{axis.name}={example}")
+        box = whole(chosen._plan)
+        found = chosen._grid
+        with np.errstate(all="ignore"):
+            point = Points(box, None)
+            present = [name for name in found.model.formulas if name in found.graph.formulas]
+            quantities = row(point, 0, tuple(present))
+            verdicts = tuple(chosen._verdict(rule, point) for rule in chosen._plan.rules)
+        return Layout(row(point, 0, tuple(found.fields)), quantities, verdicts)
+
+    def _verdict(self, rule: Rule, point: Points) -> Verdict:
+        holds = bool(np.all(mask(rule.predicate, point)))
+        if not isinstance(rule.predicate, Comparison):
+            return Verdict(rule.name, rule.text, holds, None, "1")
+        room = float(np.ravel(margin(rule.predicate, point))[0])
+        unit = unit_of_comparison(rule.predicate, self._grid.model.describe)
+        return Verdict(rule.name, rule.text, holds, room if np.isfinite(room) else None, unit)
 
     def funnel(self) -> Funnel:
         """Every rule against every point: what it rejects, alone and in order, and nearest misses."""

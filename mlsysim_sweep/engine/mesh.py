@@ -50,8 +50,8 @@ class Box:
     def _evaluate(self, name: str) -> Array:
         given = self.plan.grid.fields.get(name)
         if given is not None:
-            values = given.values[tuple(self.slices[dim] for dim in given.dims)]
-            return values.reshape(self.open_shape(given.dims))
+            part = (*(self.slices[dim] for dim in given.dims), ...)
+            return given.values[part].reshape(self.open_shape(given.dims))
         graph = self.plan.graph
         arguments = {parent: self(parent) for parent in graph.parents(name)}
         return np.asarray(graph.formulas[name].function(**arguments))

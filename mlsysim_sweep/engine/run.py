@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,14 @@ GATHER_SHARE = 0.25
 class Walk:
     """One pass over a grid. Iterate it for the survivors of each block, in the order of rows.
 
-    ``visited`` counts the points decided so far; :meth:`funnel` is complete after the last block.
+    ``visited`` counts the points decided so far and is passed to ``progress`` after each block;
+    :meth:`funnel` is complete after the last one.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, progress: Callable[[int], None] | None = None) -> None:
         self.plan = plan
         self.visited = 0
+        self._progress = progress
         self._left = [0] * len(plan.rules)
         self._table: Array | None = None
 
@@ -37,6 +39,8 @@ class Walk:
                 survivors = self._survivors(slices)
             if survivors is not None:
                 yield survivors
+            if self._progress:
+                self._progress(self.visited)
 
     def _decide_table(self) -> None:
         """Decide the rules that live on few axes, once for the whole grid."""

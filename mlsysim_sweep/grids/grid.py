@@ -19,7 +19,7 @@ from mlsysim_sweep.catalog.objects import adopt
 from mlsysim_sweep.constraints import Rule, parse
 from mlsysim_sweep.constraints import names as names_in
 from mlsysim_sweep.declare import Graph, Model, graph
-from mlsysim_sweep.errors import Mistake, shown, suggestion, unknown
+from mlsysim_sweep.errors import Mistake, shown, unknown
 from mlsysim_sweep.grids.axes import Array, AxisValues, is_axis_form, read_axis, read_value
 from mlsysim_sweep.grids.spec import DEVICE_RULES, INSTEAD_OF, MEMORY_RULES, Spec
 from mlsysim_sweep.kernels import model as named_model
@@ -289,8 +289,7 @@ class _Resolver:
                 names = ", ".join(row.name for row in having)
                 raise Mistake(
                     "precision",
-                    f"{shown(precision)}: no peak for it on {names}"
-                    f"{suggestion(precision, precisions)}",
+                    f"{shown(precision)}: no peak for it on {names}",
                     f"one of {', '.join(precisions)}",
                 )
 
@@ -449,3 +448,41 @@ def _rule_texts(
 
 def _listed(value: object) -> str:
     return str(list(value) if isinstance(value, list | tuple) else [value])
+
+
+# --- what people should know ---------------------------------------------------------------------
+
+
+def notes(grid: Grid) -> tuple[str, ...]:
+    """What a reader of the results must know: what the model leaves out, and doubtful inputs."""
+    found = list(grid.model.leaves_out)
+    if "step_flops" in grid.graph.formulas and "active_share" not in grid.fields:
+        found += [
+            f"step_flops counts all {row.facts['parameters']:.3g} parameters of {row.name}; a token "
+            f'passes through {row.facts["active_parameters"]:.3g}: parameter_count = "active" '
+            "counts those."
+            for row in grid.rows
+            if row.table == "workload" and row.facts["active_parameters"] < row.facts["parameters"]
+        ]
+    if _rounds_to_zero(grid):
+        found.append(
+            "window_resolution rounds compute_time to 0 on the largest layouts: their efficiency "
+            "is 0 and their step is all communication."
+        )
+    return tuple(found)
+
+
+def _rounds_to_zero(grid: Grid) -> bool:
+    """Whether the shortest compute time of the grid may round to nothing."""
+    fields = grid.fields
+    if not {"window_resolution", "peak_flops"} <= fields.keys() or not grid.graph.has("compute_time"):
+        return False
+    least = math.prod(
+        float(np.nanmin(fields[n].values))
+        for n in ("flops_per_param_token", "batch_tokens")
+    ) * min(float(np.nanmin(fields[n].values)) for n in ("parameters", "counted_parameters", "active_parameters") if n in fields)
+    sizes = ("devices",) if "devices" in fields else ("tp", "pp", "dp")
+    most = math.prod(
+        float(np.nanmax(fields[n].values)) for n in (*sizes, "peak_flops", "local_efficiency")
+    )
+    return least / most < float(np.nanmax(fields["window_resolution"].values)) / 2

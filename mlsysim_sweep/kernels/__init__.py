@@ -26,4 +26,5 @@ def model(name: str) -> Model:
     KeyError
         If there is none; :data:`MODELS` has the names.
     """
-    return Model.of(name, _MODULES[name], identities=(sizes,))
+    module = _MODULES[name]
+    return Model.of(name, module, identities=(sizes,), leaves_out=module.LEAVES_OUT)

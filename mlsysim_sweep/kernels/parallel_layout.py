@@ -2,8 +2,7 @@
 
 Symbols of the equations: P parameters, D tokens per step, k FLOPs per parameter and token, F peak
 FLOP/s, e local efficiency, B link bandwidth, w overlap fraction, g gradient bytes per parameter,
-r window resolution, M device memory, m microbatches. What the model leaves out: tensor- and
-pipeline-parallel traffic, and activations.
+r window resolution, M device memory, m microbatches.
 """
 
 from __future__ import annotations
@@ -18,6 +17,12 @@ _PATARASUK = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002"
 _ZERO = "Rajbhandari et al. 2020, arXiv:1910.02054"
 _KAPLAN = "Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1"
 _PALM = "Chowdhery et al. 2022, arXiv:2204.02311, app. B"
+
+LEAVES_OUT = (
+    "Tensor- and pipeline-parallel traffic costs nothing in this model: large tp looks better than "
+    "it is.",
+    "Memory is training state only: no activations, buffers or framework reserve.",
+)
 
 
 @output(unit="1", source=_NARAYANAN)

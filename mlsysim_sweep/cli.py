@@ -1,0 +1,583 @@
+"""The command line: parse, call, print. The payload goes to stdout, all else to stderr.
+
+Exit codes: 0 done; 2 a mistake in what was asked; 3 the output exists or cannot be written;
+4 nothing feasible; 130 and 143 on SIGINT and SIGTERM; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from mlsysim_sweep import units
+from mlsysim_sweep.errors import Mistake, OutputError, shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mlsysim_sweep.constraints import Funnel, Miss
+    from mlsysim_sweep.declare import Model
+    from mlsysim_sweep.sweep import Saved, Sweep
+
+MISTAKE, OUTPUT, NOTHING, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+
+app = typer.Typer(
+    name="mlsysim-sweep",
+    help="Price every training layout of a cluster at once: TP x PP x DP, filtered and saved.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A bundled name or a TOML file.")]
+SetOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Fix an input, or a key such as feasible.memory."
+    ),
+]
+AxisOption = Annotated[
+    list[str], typer.Option("--axis", metavar="KEY=A,B,C", help="Replace or add an axis.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, in base units.")]
+
+
+_KINDS = "accelerators, workloads, links, grids, quantities, inputs"
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception, so that what is half written is cleared away."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except SystemExit as done:
+        raise SystemExit(_flushed(done.code)) from None
+    raise SystemExit(0)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise Terminated
+
+
+def _flushed(code: Any) -> Any:
+    """The exit code, after stdout has taken what was printed; a closed pipe is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # type: ignore[assignment]
+    return code
+
+
+@contextlib.contextmanager
+def _exits() -> Iterator[None]:
+    """Turn our errors and signals into a message and an exit code."""
+    try:
+        yield
+    except Mistake as error:
+        _stop(MISTAKE, f"error: {error}")
+    except OutputError as error:
+        _stop(OUTPUT, f"error: {error}")
+    except KeyboardInterrupt:
+        _stop(INTERRUPTED, "interrupted: nothing was written")
+    except Terminated:
+        _stop(TERMINATED, "terminated: nothing was written")
+
+
+def _stop(code: int, message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    spec: SpecArgument,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT.parquet", help="File to write.")
+    ] = None,
+    settings: SetOption = [],  # noqa: B006 -- typer copies it
+    axes: AxisOption = [],  # noqa: B006
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT once the new file is complete.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a sweep and save the feasible layouts to Parquet."""
+    with _exits():
+        sweep = _sweep(spec, settings, axes)
+        if dry_run:
+            _print_plan(sweep, as_json)
+            return
+        if output is None:
+            raise Mistake("-o", "no output file given", "a path", "-o layouts.parquet")
+        with _progress(sweep.points) as progress:
+            saved = sweep.to_parquet(output, overwrite=overwrite, progress=progress)
+        funnel = saved.funnel if saved.rows else sweep.funnel()
+        _print_saved(sweep, saved, funnel, as_json)
+        if not saved.rows:
+            _stop(NOTHING, _nothing_feasible(funnel))
+
+
+@app.command()
+def explain(
+    spec: SpecArgument,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each rule drops, alone and in order, and how near the nearest miss is."""
+    with _exits():
+        sweep = _sweep(spec, settings, axes)
+        funnel = sweep.funnel()
+        if as_json:
+            _print_json({"sweep": sweep.name, **funnel.as_dict(), "notes": list(sweep.notes)})
+        else:
+            _print_funnel(funnel, full=True)
+            _print_notes(sweep)
+        if not funnel.feasible:
+            _stop(NOTHING, _nothing_feasible(funnel))
+
+
+@app.command()
+def point(
+    spec: SpecArgument,
+    values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show every quantity of one layout, and what each rule says of it."""
+    with _exits():
+        sweep = _sweep(spec, [], [])
+        layout = sweep.point(**dict(_pair(text, "") for text in values))
+        model = sweep.grid.model
+        if as_json:
+            _print_json(_layout_dict(layout, model))
+            return
+        _print_layout(layout, model)
+        _print_notes(sweep)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of: {_KINDS}.")],
+    as_json: JsonOption = False,
+) -> None:
+    """List what a spec can name."""
+    with _exits():
+        if kind not in _LISTINGS:
+            raise Mistake("list", f"unknown {shown(kind)}", f"one of {', '.join(_LISTINGS)}")
+        rows, columns = _LISTINGS[kind]()
+        if as_json:
+            _print_json(rows)
+            return
+        table = _table(*columns)
+        for found in rows:
+            table.add_row(*(columns[column](found) for column in columns))
+        _print_table(table)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors."""
+    from mlsysim_sweep.grids.schema import json_schema
+
+    _print_json(json_schema())
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(version("mlsysim-sweep"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+    ] = False,
+) -> None:
+    pass
+
+
+# --- reading arguments ---------------------------------------------------------------------------
+
+
+def _sweep(spec: str, settings: Sequence[str], axes: Sequence[str]) -> Sweep:
+    from mlsysim_sweep.sweep import Sweep
+
+    sweep = Sweep.load(spec)
+    if not settings and not axes:
+        return sweep
+    inputs: dict[str, Any] = {}
+    feasible: dict[str, Any] = {}
+    for key, value in (_pair(text, "--set") for text in settings):
+        section, _, name = key.rpartition(".")
+        if section not in ("", "inputs", "feasible"):
+            raise Mistake("--set", f"unknown section {shown(section)}", "inputs or feasible")
+        (feasible if section == "feasible" else inputs)[name] = value
+    return sweep.variant(inputs, dict(_axis(text) for text in axes), feasible)
+
+
+def _pair(text: str, option: str) -> tuple[str, Any]:
+    """``key=value``; a value is a TOML value where it can be read as one, else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise Mistake(option, f"{shown(text)} given", "KEY=VALUE", "tp=8")
+    return key.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError, KeyError):
+        return text
+
+
+def _axis(text: str) -> tuple[str, Any]:
+    """``key=1,2,4``, or a form as in a spec: ``dp={range=[1,64]}``."""
+    key, value = _pair(text, "--axis")
+    if isinstance(value, str):
+        value = [_value(part.strip()) for part in value.split(",")]
+    return key, value if isinstance(value, list | Mapping) else [value]
+
+
+# --- printing ------------------------------------------------------------------------------------
+
+
+def _print_json(payload: Any) -> None:
+    print(json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _table(*headings: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table
+
+
+def _print_table(table: Table) -> None:
+    """Print a table whole: nothing is cut to the width of a terminal."""
+    from rich.console import Console
+
+    plain = {"markup": False, "highlight": False, "emoji": False}
+    width = Console(width=10_000).measure(table).maximum
+    with contextlib.closing(io.StringIO()) as text:
+        Console(file=text, width=width, **plain).print(table)
+        print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def _right(table: Table, *columns: int) -> None:
+    for column in columns:
+        table.columns[column].justify = "right"
+
+
+@contextlib.contextmanager
+def _progress(points: int) -> Iterator[Callable[[int], None]]:
+    """A live line on stderr while a grid is walked: points, rate and time left."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    shown_columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} points"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*shown_columns, console=console, transient=True) as bars:
+        task = bars.add_task("", total=points, rate="")
+
+        def update(visited: int) -> None:
+            speed = bars.tasks[0].speed or 0.0
+            bars.update(task, completed=visited, rate=f"{units.human(speed, '1')} points/s")
+
+        yield update
+
+
+def _print_plan(sweep: Sweep, as_json: bool) -> None:
+    plan = sweep.plan()
+    if as_json:
+        _print_json({"sweep": sweep.name, **plan, "notes": list(sweep.notes)})
+        return
+    print(f"{sweep!r}")
+    size = units.human(float(plan["bytes_if_all_feasible"]), "byte")
+    print(f"{plan['columns']} columns, {size} before compression if all are feasible")
+    print(f"{plan['blocks']:,} blocks of up to {plan['block_points']:,} points\n")
+    table = _table("filter, in order", "rank", "axes", "cells", "decided")
+    _right(table, 1, 3)
+    for f in plan["filters"]:
+        axes = " ".join(f["axes"]) or "none"
+        table.add_row(f["rule"], str(f["rank"]), axes, f"{f['cells']:,}", f["decided"])
+    _print_table(table)
+    _print_notes(sweep)
+
+
+def _print_saved(sweep: Sweep, saved: Saved, funnel: Funnel, as_json: bool) -> None:
+    if as_json:
+        _print_json(
+            {
+                "sweep": sweep.name,
+                "path": str(saved.path),
+                "points": sweep.points,
+                "rows": saved.rows,
+                "funnel": funnel.as_dict(),
+                "ranked_by": saved.ranked_by,
+                "best": [_finite(found) for found in saved.best],
+                "notes": list(sweep.notes),
+            }
+        )
+        return
+    _print_funnel(funnel, full=not saved.rows)
+    if saved.best:
+        print(f"\nbest {len(saved.best)} by {saved.ranked_by}")
+        _print_rows(sweep, saved.best)
+    _print_notes(sweep)
+    size = units.human(float(saved.path.stat().st_size), "byte")
+    print(f"\n{saved.rows:,} layouts saved to {saved.path} ({size})")
+
+
+_SUMMARY = ("n_devices", "step_time", "efficiency", "bubble", "zero1_state_per_device")
+
+
+def _print_rows(sweep: Sweep, rows: Iterable[Mapping[str, Any]]) -> None:
+    """The axes and a few telling quantities of some rows."""
+    grid = sweep.grid
+    columns = [*grid.axis_columns, *(name for name in _SUMMARY if name in grid.columns)]
+    columns += [name for name in grid.columns[:5] if len(columns) < 6 and name not in columns]
+    table = _table(*columns)
+    for i, name in enumerate(columns):
+        table.columns[i].justify = "left" if isinstance(next(iter(rows))[name], str) else "right"
+    for found in rows:
+        table.add_row(*(_shown_value(grid.model, name, found[name]) for name in columns))
+    _print_table(table)
+
+
+def _shown_value(model: Model, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return units.human(value, model.describe(name)[0])
+
+
+def _print_funnel(funnel: Funnel, *, full: bool) -> None:
+    """The funnel as a table; in full with what was counted rule by rule."""
+    more = ["fail it", "fail only it", "nearest miss"] if full else []
+    table = _table("rule", "dropped", "left", *more)
+    _right(table, 1, 2, *([3, 4] if full else []))
+    table.add_row("all points", "", f"{funnel.points:,}")
+    for found in funnel.rows:
+        cells = [found.rule, f"{found.rejected:,}", f"{found.left:,}"]
+        if full:
+            cells += [f"{found.rejects or 0:,}", f"{found.rejected_only or 0:,}"]
+            cells += [_shown_miss(found.nearest)]
+        table.add_row(*cells)
+    _print_table(table)
+
+
+def _shown_miss(miss: Miss | None) -> str:
+    if miss is None:
+        return ""
+    where = " ".join(f"{name}={value}" for name, value in miss.layout.items()) or "the one point"
+    return f"{where} ({_percent(miss.shortfall)} off)"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}" if share < 10 else f"{share:,.0f} times" if share < 1e9 else "far"
+
+
+def _nothing_feasible(funnel: Funnel) -> str:
+    """One line that says which rule ended it and how near the nearest miss was."""
+    last = next((row for row in funnel.rows if row.left == 0), None)
+    if last is None:
+        return "nothing feasible: the grid has no points"
+    near = f"; nearest miss: {_shown_miss(last.nearest)}" if last.nearest else ""
+    return f"nothing feasible: no layout is left after {last.rule!r}{near}"
+
+
+def _print_notes(sweep: Sweep) -> None:
+    for note in sweep.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON holds them: a number that does not exist is null."""
+    return {
+        name: None if isinstance(value, float) and value != value else value
+        for name, value in values.items()
+    }
+
+
+def _layout_dict(layout: Any, model: Model) -> dict[str, Any]:
+    quantities = {
+        name: {
+            "value": value,
+            "unit": model.formulas[name].unit,
+            "equation": model.formulas[name].equation,
+            "description": model.formulas[name].description,
+            "source": model.formulas[name].source,
+        }
+        for name, value in _finite(layout.quantities).items()
+    }
+    rules = [vars(verdict) for verdict in layout.verdicts]
+    inputs = _finite(layout.inputs)
+    return {"feasible": layout.feasible, "quantities": quantities, "rules": rules, "inputs": inputs}
+
+
+def _print_layout(layout: Any, model: Model) -> None:
+    table = _table("quantity", "value", "equation", "source")
+    _right(table, 1)
+    for name, value in layout.quantities.items():
+        formula = model.formulas[name]
+        table.add_row(name, _shown_value(model, name, value), formula.equation, formula.source)
+    _print_table(table)
+    print()
+    rules = _table("rule", "holds", "room to spare")
+    _right(rules, 2)
+    for verdict in layout.verdicts:
+        room = "" if verdict.margin is None else units.human(verdict.margin, verdict.unit)
+        rules.add_row(verdict.rule, "yes" if verdict.holds else "NO", room)
+    _print_table(rules)
+
+
+# --- listings ------------------------------------------------------------------------------------
+
+Row = Mapping[str, Any]
+Columns = dict[str, Callable[[Row], str]]
+
+
+def _catalog_rows(table: str) -> list[dict[str, Any]]:
+    from mlsysim_sweep.catalog import Catalog
+
+    return [row.as_dict() for row in Catalog().table(table).values()]
+
+
+def _fact(name: str, unit: str) -> Callable[[Row], str]:
+    return lambda row: units.human(float(row[name]), unit) if name in row else ""
+
+
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.get(name, ""))
+
+
+def _peak(precision: str) -> Callable[[Row], str]:
+    def shown_peak(row: Row) -> str:
+        peaks = row["peak_flops"]
+        return units.human(peaks[precision], "flop/s") if precision in peaks else ""
+
+    return shown_peak
+
+
+def _accelerators() -> tuple[list[dict[str, Any]], Columns]:
+    return _catalog_rows("accelerator"), {
+        "name": _text("name"),
+        "memory": lambda row: _gib(row.get("device_memory")),
+        "bandwidth": _fact("memory_bandwidth", "byte/s"),
+        "bf16": _peak("bf16"),
+        "fp8": _peak("fp8"),
+        "scale-up": _fact("scaleup_bandwidth", "byte/s"),
+        "node": _text("devices_per_node"),
+        "NIC": _fact("scaleout_bandwidth", "byte/s"),
+        "TDP": _fact("tdp", "W"),
+    }
+
+
+def _gib(value: float | None) -> str:
+    """Memory as its label has it: whole GiB where it is, else GB."""
+    if value is None:
+        return ""
+    gib = value / 2**30
+    return f"{gib:g} GiB" if gib == round(gib) else units.human(value, "byte")
+
+
+def _workloads() -> tuple[list[dict[str, Any]], Columns]:
+    names = ("layers", "hidden", "heads", "kv_heads", "experts", "context_length")
+    return _catalog_rows("workload"), {
+        "name": _text("name"),
+        "parameters": lambda row: f"{row['parameters'] / 1e9:.4g}e9",
+        "active": lambda row: f"{row['active_parameters'] / 1e9:.4g}e9",
+        **{name: _text(name) for name in names},
+    }
+
+
+def _links() -> tuple[list[dict[str, Any]], Columns]:
+    return _catalog_rows("link"), {
+        "name": _text("name"),
+        "bandwidth": _fact("link_bandwidth", "byte/s"),
+        "scope": _text("scope"),
+        "title": _text("title"),
+    }
+
+
+def _grids() -> tuple[list[dict[str, Any]], Columns]:
+    from mlsysim_sweep.grids.spec import bundled
+
+    rows = [{"name": name, "purpose": purpose} for name, purpose in bundled().items()]
+    return rows, {"name": _text("name"), "purpose": _text("purpose")}
+
+
+def _quantities() -> tuple[list[dict[str, Any]], Columns]:
+    from mlsysim_sweep.kernels import MODELS, model
+
+    keys = ("name", "unit", "equation", "description", "source")
+    rows = [
+        {"model": name, **{key: getattr(found, key) for key in keys}}
+        for name in MODELS
+        for found in model(name).outputs.values()
+    ]
+    return rows, {key: _text(key) for key in keys}
+
+
+def _inputs() -> tuple[list[dict[str, Any]], Columns]:
+    from mlsysim_sweep.vocabulary import VOCABULARY
+
+    rows = [
+        {
+            "name": entry.name,
+            "unit": entry.unit,
+            "allowed": entry.allowed,
+            "default": entry.default,
+            "meaning": entry.meaning,
+        }
+        for entry in VOCABULARY.values()
+    ]
+    default: Callable[[Row], str] = lambda row: "" if row["default"] is None else str(row["default"])
+    return rows, {
+        "name": _text("name"),
+        "unit": _text("unit"),
+        "allowed": _text("allowed"),
+        "default": default,
+        "meaning": _text("meaning"),
+    }
+
+
+_LISTINGS: Mapping[str, Callable[[], tuple[list[dict[str, Any]], Columns]]] = {
+    "accelerators": _accelerators,
+    "workloads": _workloads,
+    "links": _links,
+    "grids": _grids,
+    "quantities": _quantities,
+    "inputs": _inputs,
+}
