@@ -306,7 +306,8 @@ def _progress(points: int) -> Iterator[Callable[[int], None]]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*shown_columns, console=console, transient=True) as bars:
+    quiet = not console.is_terminal
+    with Progress(*shown_columns, console=console, transient=True, disable=quiet) as bars:
         task = bars.add_task("", total=points, rate="")
 
         def update(visited: int) -> None:

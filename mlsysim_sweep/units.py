@@ -200,7 +200,7 @@ def dimension_of(unit: str) -> Dimension:
     return _cached_unit(unit).dimension
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _cached_unit(text: str) -> Unit:
     return parse_unit(text)
 
@@ -267,7 +267,7 @@ def to_si(value: object, unit: str) -> float:
         if not bare_allowed(unit):
             raise UnitError(f"a number without a unit; needed: {example(unit)}")
         return float(number)
-    given = parse_unit(text)
+    given = _cached_unit(text)
     needed = dimension_of(unit)
     if given.dimension != needed and not (bare_allowed(unit) and not given.dimension):
         raise UnitError(f"{text!r} is not a unit of {describe(needed)}; needed: {example(unit)}")

@@ -324,7 +324,8 @@ class _Resolver:
             rows = choice_rows("gradient_precision")
 
             def width(label: str, workload: str) -> float:
-                if label.casefold() in ("fp16", "bf16") and workload in own:
+                # The reference looks for these two as written: "FP16" is two bytes a parameter.
+                if label in ("fp16", "bf16") and workload in own:
                     return float(own[workload])
                 return float(rows[label.casefold()]["gradient_bytes_per_param"])
 
@@ -334,13 +335,19 @@ class _Resolver:
 
     def check_complete(self, found: Graph, columns: Iterable[str], rules: Iterable[Rule]) -> None:
         """Refuse a catalog row that lacks a fact which a column or a rule needs."""
+        lacking = {
+            name
+            for name, field in self.fields.items()
+            if name != "peak_flops" and field.values.dtype.kind == "f"
+            and np.isnan(field.values).any()
+        }
+        if not lacking:
+            return
         wanted = {name: "output.columns" for name in columns}
         wanted |= {name: f"the rule {rule.name}" for rule in rules for name in rule.names}
         for name, needed_by in wanted.items():
-            for leaf in sorted(found.upstream([name]) & set(self.fields)):
-                values = self.fields[leaf].values
-                if leaf != "peak_flops" and values.dtype.kind == "f" and np.isnan(values).any():
-                    raise self._lacking(leaf, needed_by)
+            for leaf in sorted(found.upstream([name]) & lacking):
+                raise self._lacking(leaf, needed_by)
 
     def _lacking(self, fact: str, needed_by: str) -> Mistake:
         table, name = next(

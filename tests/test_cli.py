@@ -1,0 +1,227 @@
+"""The command line as a person meets it: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import mlsysim_sweep as ms
+from mlsysim_sweep.grids.spec import Spec, bundled
+from mlsysim_sweep.kernels import model
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+POINT = ("accelerator=H100", "tp=8", "pp=4", "dp=32", "microbatches=32")
+
+SMALL = """
+[inputs]
+workload = "GPT3"
+accelerator = "H100"
+batch_tokens = 2e6
+flops_per_param_token = 6
+local_efficiency = 0.5
+link_bandwidth = "400 Gbps"
+overlap_fraction = 0.75
+[axes]
+tp = [1, 2, 4, 8]
+pp = [1, 2, 4]
+dp = [16, 32]
+"""
+
+
+def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", "from mlsysim_sweep.cli import main; main()"]
+    return subprocess.run(
+        [*command, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_run_prints_the_readme(tmp_path: Path) -> None:
+    done = call("run", "gpt3-1k-h100", "-o", "layouts.parquet", cwd=tmp_path)
+    block = README.read_text().split("```console\n")[1].split("```")[0]
+    shown = block.split("\n", 1)[1]
+    without_size = re.compile(r"\([\d.]+ kB\)")
+    assert done.returncode == 0
+    assert without_size.sub("", done.stdout.strip()) == without_size.sub("", shown.strip())
+    assert "note: Tensor- and pipeline-parallel traffic costs nothing" in done.stderr
+
+
+def test_readme_spec_runs(tmp_path: Path) -> None:
+    text = README.read_text().split("```toml\n")[1].split("```")[0]
+    Spec.read(tomllib.loads(text))
+    (tmp_path / "my-cluster.toml").write_text(text)
+    done = call("run", "my-cluster.toml", "-o", "out.parquet", cwd=tmp_path)
+    assert done.returncode == 0
+    where = ("accelerator=H100", "tp=8", "pp=2", "devices=256", "microbatches=32")
+    assert call("point", "my-cluster.toml", *where, cwd=tmp_path).returncode == 0
+
+
+def test_run_json_is_the_whole_of_stdout(small: Path) -> None:
+    done = call("run", str(small), "-o", "out.parquet", "--json", cwd=small.parent)
+    found = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert found["points"] == 24
+    assert found["rows"] == pq.read_metadata(small.parent / "out.parquet").num_rows
+    assert found["best"][0]["step_time"] == min(row["step_time"] for row in found["best"])
+    assert found["funnel"]["feasible"] == found["rows"]
+
+
+def test_existing_output_is_kept(small: Path) -> None:
+    out = small.parent / "out.parquet"
+    out.write_bytes(b"precious")
+    refused = call("run", str(small), "-o", "out.parquet", cwd=small.parent)
+    assert refused.returncode == 3
+    assert "exists already; give --overwrite" in refused.stderr
+    assert out.read_bytes() == b"precious"
+    assert call("run", str(small), "-o", "out.parquet", "--overwrite", cwd=small.parent).returncode == 0
+    assert pq.read_metadata(out).num_rows > 0
+
+
+@pytest.mark.parametrize("target", ["small.toml/out.parquet", "no/such/folder/out.parquet", "."])
+def test_unwritable_output_exits_3(small: Path, target: str) -> None:
+    done = call("run", str(small), "-o", target, cwd=small.parent)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_feasible_exits_4_with_a_valid_empty_file(small: Path) -> None:
+    rule = "feasible.where=step_time < 1 ms"
+    done = call("run", str(small), "--set", rule, "-o", "out.parquet", cwd=small.parent)
+    assert done.returncode == 4
+    assert "nothing feasible: no layout is left after 'step_time < 1 ms'" in done.stderr
+    assert "nearest miss: tp=" in done.stderr
+    schema = pq.read_schema(small.parent / "out.parquet")
+    assert schema.names == list(ms.Sweep.load(small).columns)
+    assert pq.read_metadata(small.parent / "out.parquet").num_rows == 0
+
+
+MISTAKES = [
+    (("run", "nosuch", "-o", "x"), "spec: unknown"),
+    (("run", "gpt3-1k-h100"), "no output file given"),
+    (("run", "gpt3-1k-h100", "--set", "tp", "-o", "x"), "KEY=VALUE"),
+    (("run", "gpt3-1k-h100", "--set", "tpp=1", "-o", "x"), 'did you mean "tp"'),
+    (("run", "gpt3-1k-h100", "--set", "output.columns=1", "-o", "x"), "inputs or feasible"),
+    (("run", "gpt3-1k-h100", "--axis", "accelerator=H10O", "-o", "x"), 'did you mean "H100"'),
+    (("run", "gpt3-1k-h100", "--axis", "tp=0,1", "-o", "x"), "whole number from 1"),
+    (("explain", "gpt3-1k-h100", "--set", "feasible.where=stpe_time < 2 s"), "step_time"),
+    (("point", "gpt3-1k-h100", "tp=8"), "no"),
+    (("point", "gpt3-1k-h100", "tp=8", "xx=1"), 'unknown "xx"'),
+    (("list", "things"), "one of accelerators"),
+    (("run",), "Missing argument"),
+    (("fly",), "No such command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_mistakes_exit_2_without_a_traceback(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = call(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_says_what_would_be_done(tmp_path: Path) -> None:
+    done = call(
+        "run", "gpt3-1k-h100", "--set", "batch_tokens=4e6", "--axis", "tp=1,2,4", "--dry-run",
+        "--json", cwd=tmp_path,
+    )
+    plan = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert plan["points"] == 4 * 3 * 12 * 1024 * 7
+    assert plan["axes"]["tp"] == 3
+    assert [f["cells"] for f in plan["filters"]] == sorted(f["cells"] for f in plan["filters"])
+    assert list(tmp_path.iterdir()) == []
+    text = call("run", "gpt3-1k-h100", "--dry-run", cwd=tmp_path).stdout
+    assert "1,376,256 points" in text
+
+
+def test_explain_counts_every_rule(tmp_path: Path) -> None:
+    done = call("explain", "gpt3-1k-h100", "--json", cwd=tmp_path)
+    rules = json.loads(done.stdout)["rules"]
+    assert rules[-1]["left"] == 230
+    assert all(rule["rejects"] >= rule["rejected"] >= rule["rejected_only"] for rule in rules)
+    assert "fail only it" in call("explain", "gpt3-1k-h100", cwd=tmp_path).stdout
+
+
+def test_point_shows_every_quantity_with_its_source(tmp_path: Path) -> None:
+    done = call("point", "gpt3-1k-h100", *POINT, "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    wanted = set(model("parallel_layout").outputs) - {"ring_correction"}
+    assert wanted <= set(found["quantities"])
+    assert found["quantities"]["bubble"]["value"] == pytest.approx(3 / 35)
+    assert all(q["equation"] and q["source"] for q in found["quantities"].values())
+    assert found["feasible"] is True
+    memory = next(rule for rule in found["rules"] if rule["rule"] == "memory zero1")
+    assert memory["margin"] == pytest.approx(0.9 * 80 * 2**30 - 23925781250.0)
+    assert memory["unit"] == "byte"
+    text = call("point", "gpt3-1k-h100", *POINT, cwd=tmp_path).stdout
+    assert re.search(r"step_time +2\.376 s +compute_time / \(1 - bubble\) \+ exposed_time", text)
+
+
+@pytest.mark.parametrize(
+    "kind", ["accelerators", "workloads", "links", "grids", "quantities", "inputs"]
+)
+def test_list(tmp_path: Path, kind: str) -> None:
+    rows = json.loads(call("list", kind, "--json", cwd=tmp_path).stdout)
+    text = call("list", kind, cwd=tmp_path).stdout
+    assert all(row["name"] in text for row in rows)
+    assert "…" not in text
+
+
+def test_schema_accepts_the_bundled_grids(tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = json.loads(call("schema", cwd=tmp_path).stdout)
+    for name in bundled():
+        text = (ROOT / "mlsysim_sweep" / "grids" / f"{name}.toml").read_text()
+        jsonschema.validate(tomllib.loads(text), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"axis": {}}, schema)
+
+
+SLOW = SMALL.replace("dp = [16, 32]", "dp = { range = [1, 100000] }\nmicrobatches = { range = [1, 400] }")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "slow.toml").write_text(SLOW)
+    command = [sys.executable, "-P", "-c", "from mlsysim_sweep.cli import main; main()"]
+    child = subprocess.Popen(
+        [*command, "run", "slow.toml", "-o", "out.parquet"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    staged = lambda: [p for p in tmp_path.iterdir() if p.name.startswith(".out") and p.stat().st_size]  # noqa: E731
+    while child.poll() is None and not staged():
+        os.sched_yield()
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert "nothing was written" in errors
+    assert [p.name for p in tmp_path.iterdir()] == ["slow.toml"]
+
+
+def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    command = f"{sys.executable} -P -c 'from mlsysim_sweep.cli import main; main()' schema | head -1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
