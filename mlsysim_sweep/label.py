@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlsysim_sweep import units
-from mlsysim_sweep.engine.evaluate import bytes_needed, evaluate, feasible
+from mlsysim_sweep.engine.evaluate import OnDemand, bytes_needed, evaluate, feasible
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.errors import Mistake
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY
@@ -19,8 +21,13 @@ if TYPE_CHECKING:
     import xarray
 
 
+FEASIBLE = "feasible"
+
+
 def attributes(plan: Plan, name: str) -> dict[str, str]:
     """``units``, ``long_name`` and ``source`` of a quantity; choices have no unit."""
+    if name == FEASIBLE:
+        return {"long_name": "Whether every rule holds"}
     if name in CHOICES:
         return {"long_name": VOCABULARY[name].meaning}
     unit, description = plan.graph.model.describe(name)
@@ -30,11 +37,12 @@ def attributes(plan: Plan, name: str) -> dict[str, str]:
     return found
 
 
-def dataset(plan: Plan) -> xarray.Dataset:
+def dataset(plan: Plan, chunks: int | Mapping[str, int] | None = None) -> xarray.Dataset:
     """Every point of a grid as an :class:`xarray.Dataset`.
 
     Each variable has the dimensions that it depends on and no others. ``feasible`` is true where
-    every rule holds. ``ds.pint.quantify()`` gives quantities.
+    every rule holds. ``ds.pint.quantify()`` gives quantities. With ``chunks``, a length for all
+    axes or one by axis, variables are Dask arrays.
 
     Raises
     ------
@@ -45,25 +53,48 @@ def dataset(plan: Plan) -> xarray.Dataset:
 
     bind_pint_xarray()
     grid = plan.grid
-    _check_memory(bytes_needed(plan, grid.columns))
     coords = {
         name: xarray.Variable(axis.name, _labels(labels), attributes(plan, name))
         for axis in grid.axes
         for name, labels in axis.labels.items()
     }
+    found = _filled(plan) if chunks is None else _lazy(plan, chunks)
     variables = {
-        name: xarray.Variable(plan.dims[name], values, attributes(plan, name))
-        for name, values in evaluate(plan, grid.columns).items()
+        name: xarray.Variable(dims, values, attributes(plan, name))
+        for name, (dims, values) in found.items()
     }
-    variables["feasible"] = xarray.Variable(
-        plan.rule_dims(plan.rules), feasible(plan), {"long_name": "Whether every rule holds"}
-    )
     attrs = {
         "title": grid.spec.name,
         "model": grid.model.name,
         "spec": json.dumps(grid.spec.as_dict(), ensure_ascii=False),
     }
     return xarray.Dataset(variables, coords, attrs)
+
+
+def _filled(plan: Plan) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Dimensions and values of every variable, evaluated now."""
+    columns = plan.grid.columns
+    _check_memory(bytes_needed(plan, columns))
+    found = {name: (plan.dims[name], v) for name, v in evaluate(plan, columns).items()}
+    return {**found, FEASIBLE: (plan.rule_dims(plan.rules), feasible(plan))}
+
+
+def _lazy(
+    plan: Plan, chunks: int | Mapping[str, int]
+) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Dimensions and Dask array of every variable, evaluated by the same kernels when asked for."""
+    import dask.array
+
+    def array(name: str) -> tuple[tuple[str, ...], Any]:
+        source = OnDemand(plan, name)
+        lengths = [chunks if isinstance(chunks, int) else chunks.get(d, -1) for d in source.dims]
+        found = dask.array.from_array(
+            source, chunks=tuple(lengths), asarray=False, name=f"{name}-{uuid.uuid4().hex}",
+            meta=np.empty((0,) * source.ndim, source.dtype),
+        )
+        return source.dims, found
+
+    return {name: array(name) for name in (*plan.grid.columns, FEASIBLE)}
 
 
 def _labels(labels: Any) -> Any:

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mlsysim_sweep.constraints import Funnel
+from mlsysim_sweep.engine.mesh import Array as Values
 from mlsysim_sweep.engine.mesh import Points
-from mlsysim_sweep.engine.plan import Plan
-from mlsysim_sweep.engine.run import Walk
+from mlsysim_sweep.engine.plan import Plan, Slices
+from mlsysim_sweep.engine.pool import Here, ordered, threads
+from mlsysim_sweep.engine.run import Walk, decide, live
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import notes
+from mlsysim_sweep.splice import Sink, Splicer
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
 METADATA_KEY = "mlsysim_sweep"
@@ -34,7 +40,6 @@ ROW_GROUP_ROWS = 2**20
 DICTIONARY_CELLS = 2**12
 """A quantity with at most this many values in the whole grid is dictionary-encoded."""
 
-Watcher = Callable[[Points], None]
 
 
 def describe(plan: Plan, name: str) -> dict[str, str]:
@@ -52,11 +57,12 @@ def columns(plan: Plan) -> tuple[str, ...]:
     return plan.grid.axis_columns + plan.grid.columns
 
 
-def schema(plan: Plan) -> pa.Schema:
-    """Arrow schema of a sweep's rows, fixed by the spec alone."""
+def schema(plan: Plan, without: str | None = None) -> pa.Schema:
+    """Arrow schema of a sweep's rows, fixed by the spec alone; a partition column may be left out."""
     fields = [
         pa.field(name, _type(plan, name), nullable=False, metadata=describe(plan, name))
         for name in columns(plan)
+        if name != without
     ]
     return pa.schema(fields)
 
@@ -71,77 +77,100 @@ def _type(plan: Plan, name: str) -> pa.DataType:
     return pa.int64() if formula is not None and formula.whole else pa.float64()
 
 
-def batches(
-    plan: Plan, walk: Iterable[Points], watchers: Iterable[Watcher] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The survivors of each block as Arrow record batches; ``watchers`` see them first."""
-    shape = schema(plan)
-    for points in walk:
+@dataclass
+class Evaluated:
+    """One decided slab: its survivors with their columns, and what each block rule left."""
+
+    slab: Slices
+    left: list[int]
+    points: Points | None
+    columns: list[Values]
+
+
+def evaluated(walk: Walk, pool: Executor, fields: Sequence[pa.Field]) -> Iterator[Evaluated]:
+    """The slabs of a walk that have survivors, in the order of rows, evaluated on a pool."""
+    plan, table = walk.plan, walk.table
+
+    def evaluate(slab: Slices) -> Evaluated:
+        points, left = decide(plan, table, slab)
         with np.errstate(all="ignore"):
-            for watcher in watchers:
-                watcher(points)
-            arrays = [_array(plan, points, field) for field in shape]
-        yield pa.RecordBatch.from_arrays(arrays, schema=shape)
+            found = [_values(plan, points, field) for field in fields] if points else []
+        return Evaluated(slab, left, points, found)
+
+    ahead = 1 if isinstance(pool, Here) else 4
+    for found in ordered(pool, evaluate, live(plan, table, walk.slab), ahead):
+        walk.seen(found.slab, found.left)
+        if found.points is not None:
+            yield found
 
 
-def _array(plan: Plan, points: Points, field: pa.Field) -> pa.Array:
+def _values(plan: Plan, points: Points, field: pa.Field) -> Values:
+    """Values of one column as stored: numbers, or the codes of a choice's names."""
     if pa.types.is_dictionary(field.type):
-        return _names(plan, points, field)
-    values = points(field.name)
-    return pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
+        dims = plan.grid.fields[field.name].dims
+        return points.positions(dims[0]) if dims else np.zeros(points.count, np.int32)
+    return points(field.name)
 
 
-def _names(plan: Plan, points: Points, field: pa.Field) -> pa.Array:
-    """Names of a choice as a dictionary array; along an axis the positions are the codes."""
-    given = plan.grid.fields[field.name]
-    if given.dims:
-        codes = points.positions(given.dims[0]).astype(np.int32)
-        labels = given.values
-    else:
-        codes, labels = np.zeros(points.count, np.int32), given.values.reshape(1)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(labels.tolist(), pa.string()))
+def _array(plan: Plan, values: Values, field: pa.Field) -> pa.Array:
+    """Values of one column as an Arrow array; the memory is shared where types agree."""
+    if not pa.types.is_dictionary(field.type):
+        return pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
+    names = plan.grid.fields[field.name].values.reshape(-1).tolist()
+    codes = values.astype(np.int32, copy=False)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
 
 
 def table(plan: Plan) -> pa.Table:
     """All survivors as an Arrow table, with the same metadata as a file."""
-    walk = Walk(plan)
-    found = pa.Table.from_batches(list(batches(plan, walk)), schema(plan))
-    return found.replace_schema_metadata({**_pandas_metadata(plan), **_document(plan, walk.funnel())})
+    walk, shape = Walk(plan), schema(plan)
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [_array(plan, v, f) for v, f in zip(found.columns, shape, strict=True)], schema=shape
+        )
+        for found in evaluated(walk, Here(), list(shape))
+    ]
+    rows = pa.Table.from_batches(batches, shape)
+    return rows.replace_schema_metadata(metadata(plan, walk.funnel()))
 
 
 # --- metadata ------------------------------------------------------------------------------------
 
 
-def document(plan: Plan, funnel: Funnel) -> dict[str, Any]:
-    """What a file says about itself: the question, how much was dropped, and the facts used."""
+def document(plan: Plan, funnel: Funnel | None) -> dict[str, Any]:
+    """What a file says about itself: the question, how much was dropped, and the facts used.
+
+    One part of a dataset has no funnel of its own.
+    """
     grid = plan.grid
-    return {
+    found = {
         "package": "mlsysim-sweep",
         "version": version("mlsysim-sweep"),
         "model": grid.model.name,
         "spec": grid.spec.as_dict(),
         "axes": dict(zip(grid.dims, grid.shape, strict=True)),
         "points": grid.points,
-        "survivors": funnel.feasible,
-        "funnel": funnel.as_dict(),
         "columns": {name: describe(plan, name) for name in columns(plan)},
         "notes": list(notes(grid)),
         "catalog": [{"table": row.table, **row.as_dict()} for row in grid.rows],
     }
+    if funnel is not None:
+        found |= {"survivors": funnel.feasible, "funnel": funnel.as_dict()}
+    return found
 
 
-def _document(plan: Plan, funnel: Funnel) -> dict[str, str]:
-    return {METADATA_KEY: json.dumps(document(plan, funnel), ensure_ascii=False, allow_nan=False)}
+def metadata(plan: Plan, funnel: Funnel | None) -> dict[str, str]:
+    """Schema metadata of a table or file: our document, and what pandas reads.
 
-
-def _pandas_metadata(plan: Plan) -> dict[str, str]:
-    """What pandas reads: column types, and units and descriptions as ``df.attrs``."""
+    pandas takes column types from ``pandas``, and units and descriptions into ``df.attrs``.
+    """
     empty = schema(plan).empty_table().to_pandas()
     pandas_schema = pa.Schema.from_pandas(empty, preserve_index=False)
     attrs = {METADATA_KEY: {name: describe(plan, name) for name in columns(plan)}}
     return {
         "pandas": pandas_schema.metadata[b"pandas"].decode(),
         "PANDAS_ATTRS": json.dumps(attrs, ensure_ascii=False),
+        METADATA_KEY: json.dumps(document(plan, funnel), ensure_ascii=False, allow_nan=False),
     }
 
 
@@ -163,6 +192,28 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return found
 
 
+def best(paths: Iterable[Path], by: str, k: int) -> list[dict[str, Any]]:
+    """The ``k`` rows with the smallest value of a column, the first where equal, best first.
+
+    Only that column is read in full.
+    """
+    ranked: list[tuple[float, Path, int, int]] = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            for group in range(file.metadata.num_row_groups):
+                values = file.read_row_group(group, [by]).column(by).to_numpy()
+                order = np.argsort(values, kind="stable")[:k]
+                found = [(float(values[i]), path, group, int(i)) for i in order]
+                ranked = sorted(ranked + found, key=lambda row: row[0])[:k]
+    return [_row(path, group, i) for _, path, group, i in ranked]
+
+
+def _row(path: Path, group: int, i: int) -> dict[str, Any]:
+    with pq.ParquetFile(path) as file:
+        found: dict[str, Any] = file.read_row_group(group).slice(i, 1).to_pylist()[0]
+    return found
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -171,12 +222,12 @@ def write(
     path: Path,
     *,
     overwrite: bool,
-    watchers: Iterable[Watcher] = (),
+    workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Stream the survivors of a grid to one Parquet file, which appears only when it is complete.
 
-    ``watchers`` are called with the survivors of each block, ``progress`` with the points visited.
+    ``progress`` is called with the points visited, after each block.
 
     Raises
     ------
@@ -184,16 +235,101 @@ def write(
         If the file exists and ``overwrite`` is not set, or cannot be written; an existing file is
         then as it was.
     """
-    walk = Walk(plan, progress)
-    with _staged(path, overwrite=overwrite) as staging:
-        writer = pq.ParquetWriter(staging, schema(plan), **_settings(plan))
-        try:
-            writer.add_key_value_metadata(_pandas_metadata(plan))
-            _write_groups(batches(plan, walk, watchers), writer)
-            writer.add_key_value_metadata(_document(plan, walk.funnel()))
-        finally:
-            writer.close()
+    with staged(path, overwrite=overwrite) as staging:
+        walk = Walk(plan, progress=progress)
+        with staging.open("wb") as sink:
+            write_rows(walk, sink, workers, walk.funnel)
+            sync(sink)
     return walk.funnel()
+
+
+def write_rows(
+    walk: Walk,
+    sink: Sink,
+    workers: int,
+    funnel: Callable[[], Funnel | None],
+    without: str | None = None,
+) -> int:
+    """Evaluate and encode a walk on several threads, and write one Parquet file; returns its rows.
+
+    While one row group is encoded, column by column, the next is evaluated.
+    """
+    plan, splicer, settings = walk.plan, Splicer(sink), _settings(walk.plan)
+    fields = list(schema(plan, without))
+
+    def encode(group: RowGroup, column: int) -> memoryview:
+        field = fields[column]
+        array = _array(plan, group.columns[column][: group.rows], field)
+        return _encoded(pa.Table.from_arrays([array], schema=pa.schema([field])), settings)
+
+    with threads(workers) as pool:
+        under_way: list[Future[memoryview]] = []
+        for group in _row_groups(evaluated(walk, pool, fields), fields, 1 if workers == 1 else 2):
+            started = [pool.submit(encode, group, column) for column in range(len(fields))]
+            _splice(splicer, under_way)
+            under_way = started
+        _splice(splicer, under_way)
+    described = schema(plan, without).with_metadata(metadata(plan, funnel()))
+    splicer.close(_encoded(described.empty_table(), settings))
+    return splicer.rows
+
+
+def _splice(splicer: Splicer, encoded: list[Future[memoryview]]) -> None:
+    if encoded:
+        splicer.add([column.result() for column in encoded])
+
+
+@dataclass
+class RowGroup:
+    """Column buffers of a row group; they are used again, so that their pages are touched once."""
+
+    columns: list[Values]
+    rows: int = 0
+
+
+def _row_groups(
+    found: Iterable[Evaluated], fields: list[pa.Field], buffers: int
+) -> Iterator[RowGroup]:
+    """Copy evaluated slabs into row groups of exactly ``ROW_GROUP_ROWS`` rows, the last one shorter.
+
+    A row group is overwritten once ``buffers`` more have been asked for.
+    """
+    ring = itertools.cycle([RowGroup(_buffers(fields)) for _ in range(buffers)])
+    group = next(ring)
+    for block in found:
+        assert block.points is not None
+        start = 0
+        while start < block.points.count:
+            taken = min(block.points.count - start, ROW_GROUP_ROWS - group.rows)
+            for buffer, values in zip(group.columns, block.columns, strict=True):
+                buffer[group.rows : group.rows + taken] = values[start : start + taken]
+            group.rows, start = group.rows + taken, start + taken
+            if group.rows == ROW_GROUP_ROWS:
+                yield group
+                group = next(ring)
+                group.rows = 0
+    if group.rows:
+        yield group
+
+
+def _buffers(fields: list[pa.Field]) -> list[Values]:
+    return [np.empty(ROW_GROUP_ROWS, _stored_dtype(field)) for field in fields]
+
+
+def _stored_dtype(field: pa.Field) -> Any:
+    is_text = pa.types.is_dictionary(field.type)
+    return np.int32 if is_text else field.type.to_pandas_dtype()
+
+
+def _encoded(table: pa.Table, settings: Mapping[str, Any]) -> memoryview:
+    """A table as a Parquet file in memory, of one row group or none."""
+    names = set(table.column_names)
+    own = {k: [n for n in v if n in names] if isinstance(v, list) else v for k, v in settings.items()}
+    with pa.BufferOutputStream() as sink:
+        with pq.ParquetWriter(sink, table.schema, **own) as writer:
+            if table.num_rows:
+                writer.write_table(table, table.num_rows)
+        return memoryview(sink.getvalue())
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -214,22 +350,8 @@ def _is_wide(plan: Plan, name: str) -> bool:
     return is_float and plan.cells(plan.dims[name]) > DICTIONARY_CELLS
 
 
-def _write_groups(found: Iterable[pa.RecordBatch], writer: pq.ParquetWriter) -> None:
-    """Gather batches into row groups of about a million rows."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in found:
-        if rows + batch.num_rows > ROW_GROUP_ROWS and waiting:
-            writer.write_table(pa.Table.from_batches(waiting), ROW_GROUP_ROWS)
-            waiting, rows = [], 0
-        waiting.append(batch)
-        rows += batch.num_rows
-    if waiting:
-        writer.write_table(pa.Table.from_batches(waiting), ROW_GROUP_ROWS)
-
-
 @contextlib.contextmanager
-def _staged(path: Path, *, overwrite: bool) -> Iterator[Path]:
+def staged(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A name beside ``path`` to write to; it takes the place of ``path`` on a clean exit only."""
     if path.is_dir():
         raise OutputError(path, "is a directory", "name a file, such as out.parquet")
@@ -240,20 +362,17 @@ def _staged(path: Path, *, overwrite: bool) -> Iterator[Path]:
         staging.touch(exist_ok=False)
         try:
             yield staging
-            _sync(staging)
             _publish(staging, path, overwrite=overwrite)
         finally:
             staging.unlink(missing_ok=True)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sync(sink: BinaryIO) -> None:
+    """Have what was written reach the disk before it gets its name."""
+    sink.flush()
+    os.fsync(sink.fileno())
 
 
 def _publish(staging: Path, path: Path, *, overwrite: bool) -> None:
@@ -275,7 +394,7 @@ def _publish(staging: Path, path: Path, *, overwrite: bool) -> None:
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
-def _cannot_write(path: Path, error: OSError) -> OutputError:
+def cannot_write(path: Path, error: OSError) -> OutputError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_ROOM:
         free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlsysim_sweep.constraints import Comparison, Funnel, Rule, margin, mask, unit_of_comparison
-from mlsysim_sweep.engine.best import Best, row
+from mlsysim_sweep.engine.best import row
 from mlsysim_sweep.engine.evaluate import whole
 from mlsysim_sweep.engine.mesh import Points
 from mlsysim_sweep.engine.plan import Plan
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     import xarray
 
 Formulas = Sequence[ModuleType | Callable[..., Any]]
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a path stands for a folder of parts: it is one, ends in ``/``, or has no suffix."""
+    return str(path).endswith("/") or Path(path).is_dir() or not Path(path).suffix
 
 
 @dataclass(frozen=True)
@@ -222,8 +228,11 @@ class Sweep:
         """
         return self._plan.as_dict()
 
-    def dataset(self) -> xarray.Dataset:
+    def dataset(self, chunks: int | Mapping[str, int] | None = None) -> xarray.Dataset:
         """Every point, each variable on its own dimensions, with ``feasible`` beside them.
+
+        With ``chunks`` (a length for all axes, or one by axis) the variables are Dask arrays, which
+        the same kernels fill when they are asked for.
 
         Attributes hold units, so that ``ds.pint.quantify()`` works. A value that does not exist
         (no whole ``dp``, no such precision) is NaN, and its point is not feasible.
@@ -235,7 +244,7 @@ class Sweep:
         """
         from mlsysim_sweep import label
 
-        return label.dataset(self._plan)
+        return label.dataset(self._plan, chunks)
 
     def arrow(self) -> pyarrow.Table:
         """The feasible layouts as an Arrow table, in grid order."""
@@ -254,26 +263,68 @@ class Sweep:
         path: str | Path,
         *,
         overwrite: bool = False,
+        resume: bool = False,
+        partition: str | None = None,
+        workers: int | None = None,
+        client: Any = None,
         progress: Callable[[int], None] | None = None,
         best: int = 5,
     ) -> Saved:
-        """Stream the feasible layouts to a Parquet file, which appears only when it is complete.
+        """Stream the feasible layouts to Parquet; what is visible is complete.
 
-        ``progress`` is called after each block with the number of points visited. The ``best`` few
-        layouts by step time (by the first quantity, where there is none) come back with the funnel.
+        Parameters
+        ----------
+        path
+            A file (``out.parquet``), which appears when it is whole; or a folder (``out/``, a name
+            without suffix), which can be interrupted and resumed.
+        overwrite
+            Replace what is there, once the new one is complete.
+        resume
+            Go on with a folder: only what is missing or damaged is written.
+        partition
+            A text axis that splits a folder into Hive partitions (``accelerator=H100/``).
+        workers
+            Threads; by default one for each processor that we may use.
+        client
+            A ``dask.distributed.Client`` whose workers write the parts of a folder that they share.
+        progress
+            Called with the number of points visited.
+        best
+            How many of the best layouts come back with the funnel, by step time (by the first
+            quantity, where there is none).
 
         Raises
         ------
         OutputError
-            If the file exists and ``overwrite`` is not set, or cannot be written.
+            If the target exists, is in use or damaged, holds the answer to another question, or
+            cannot be written. Nothing already written is lost.
         """
-        from mlsysim_sweep import store
+        from mlsysim_sweep import cluster, dataset, store
 
-        ranked = Best(self._plan, best, self._ranked_by)
-        funnel = store.write(
-            self._plan, Path(path), overwrite=overwrite, watchers=(ranked,), progress=progress
-        )
-        return Saved(Path(path), funnel.feasible, funnel, ranked.by, tuple(ranked.rows))
+        threads = workers or len(os.sched_getaffinity(0))
+        target = Path(path)
+        if not is_folder(path):
+            for option, given in (("resume", resume), ("partition", partition), ("client", client)):
+                if given:
+                    raise Mistake(option, "given for a single file", "a folder", 'path "out/"')
+            funnel = store.write(
+                self._plan, target, overwrite=overwrite, workers=threads, progress=progress
+            )
+            files = [target]
+        else:
+            runner = cluster.on_dask(client) if client else dataset.on_threads(threads)
+            funnel = dataset.write_dataset(
+                self._plan,
+                target,
+                runner=runner,
+                resume=resume,
+                overwrite=overwrite,
+                partition=partition,
+                progress=progress,
+            )
+            files = dataset.files(target)
+        rows = store.best(files, self._ranked_by, best)
+        return Saved(target, funnel.feasible, funnel, self._ranked_by, tuple(rows))
 
     @property
     def _ranked_by(self) -> str:

@@ -42,10 +42,8 @@ def evaluate(plan: Plan, names: tuple[str, ...]) -> dict[str, Array]:
 
 
 def _whole_numbers(plan: Plan, name: str, values: Array) -> Array:
-    """Whole quantities as int64, unless some do not exist: those stay NaN, so all stay float."""
-    formula = plan.graph.formulas.get(name)
-    is_whole = formula is not None and formula.whole and values.dtype.kind == "f"
-    return values.astype(np.int64) if is_whole and np.isfinite(values).all() else values
+    """Whole quantities as int64, unless they follow from a size that may not exist and be NaN."""
+    return values.astype(np.int64) if plan.is_whole(name) and values.dtype.kind == "f" else values
 
 
 def _own_axes(plan: Plan, name: str, values: Array) -> Array:
@@ -97,3 +95,36 @@ def feasible(plan: Plan) -> Array:
 def block_bytes(plan: Plan) -> int:
     """Upper bound of the memory that one block's values take."""
     return 8 * math.prod(plan.block_shape) * (len(plan.graph.formulas) + len(plan.grid.dims))
+
+
+class OnDemand:
+    """One variable of a grid, or its feasibility mask, as an array evaluated where it is indexed."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.plan, self.name = plan, name
+        self.is_mask = name not in plan.dims
+        self.dims = plan.rule_dims(plan.rules) if self.is_mask else plan.dims[name]
+        sizes = dict(zip(plan.grid.dims, plan.grid.shape, strict=True))
+        self.shape = tuple(sizes[dim] for dim in self.dims)
+        self.ndim = len(self.shape)
+        self.dtype = self[(slice(0, 1),) * self.ndim].dtype
+
+    def __getitem__(self, key: Slices) -> Array:
+        """Values of a slab of the variable's own axes."""
+        wanted = dict(zip(self.dims, key, strict=True))
+        lengths = dict(zip(self.dims, self.shape, strict=True))
+        slab = tuple(
+            slice(*wanted[dim].indices(lengths[dim])) if dim in wanted else slice(0, 1)
+            for dim in self.plan.grid.dims
+        )
+        box = Box(self.plan, slab)
+        shape = tuple(s.stop - s.start for d, s in zip(self.plan.grid.dims, slab, strict=True) if d in wanted)
+        with np.errstate(all="ignore"):
+            values = (self._mask(box) if self.is_mask else box(self.name)).reshape(shape)
+        return _whole_numbers(self.plan, self.name, values)
+
+    def _mask(self, box: Box) -> Array:
+        holds = np.ones(box.open_shape(self.dims), bool)
+        for rule in self.plan.rules:
+            holds &= mask(rule.predicate, box)
+        return holds

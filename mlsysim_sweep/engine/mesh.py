@@ -73,10 +73,12 @@ class Points:
     @classmethod
     def where(cls, box: Box, mask: Array | None) -> Points:
         """The points at which a mask on the open mesh holds; all of them without a mask."""
-        if mask is None:
+        if mask is None or mask.all():
             return cls(box, None)
-        flat = np.flatnonzero(np.broadcast_to(mask, box.shape))
-        return cls(box, None if len(flat) == box.points else np.unravel_index(flat, box.shape))
+        if mask.size == box.points:
+            flat = np.flatnonzero(mask)
+            return cls(box, np.unravel_index(flat, box.shape))
+        return cls(box, _spread(np.nonzero(mask), mask.shape, box.shape))
 
     def kept(self, holds: Array) -> Points:
         """The points among these at which ``holds`` is true."""
@@ -131,3 +133,29 @@ class Points:
             return self.index[axis] + start
         spread = np.arange(self.box.shape[axis]).reshape(self.box.open_shape((dim,)))
         return np.broadcast_to(spread, self.box.shape).reshape(-1) + start
+
+
+def _spread(
+    held: tuple[Array, ...], open_shape: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """Positions in ``shape`` of cells held in an open mask, repeated along its short axes, in order.
+
+    The work is in proportion to the result, whatever the size of the box.
+    """
+    count = len(held[0])
+    repeated = [n if m == 1 else 1 for n, m in zip(shape, open_shape, strict=True)]
+    grid = np.ix_(*(np.arange(n) for n in repeated))
+    index = [
+        np.broadcast_to(
+            (cells.reshape(count, *[1] * len(shape)) + spread[np.newaxis]), (count, *repeated)
+        ).reshape(-1)
+        for cells, spread in zip(held, grid, strict=True)
+    ]
+    trailing = 0
+    while trailing < len(shape) and open_shape[-1 - trailing] == 1:
+        trailing += 1
+    leading = len(shape) - trailing
+    if all(open_shape[i] > 1 or shape[i] == 1 for i in range(leading)):
+        return tuple(index)  # what repeats are the last axes only: already in order
+    order = np.argsort(np.ravel_multi_index(tuple(index), shape), kind="stable")
+    return tuple(positions[order] for positions in index)

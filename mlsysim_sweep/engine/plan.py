@@ -46,6 +46,18 @@ class Plan:
             found[name] = set().union(*(found[parent] for parent in self.graph.parents(name)))
         return {name: self._ordered(dims) for name, dims in found.items()}
 
+    def is_whole(self, name: str) -> bool:
+        """Whether a quantity is a whole number at every point, feasible or not.
+
+        What follows from a derived size (``dp`` from ``devices``) is NaN where that has no whole
+        value.
+        """
+        formula = self.graph.formulas.get(name)
+        if formula is None or not formula.whole:
+            return False
+        identities = self.graph.model.identities
+        return not any(n in identities and identities[n].whole for n in self.graph.upstream([name]) & set(self.graph.formulas))
+
     def _ordered(self, dims: Iterable[str]) -> tuple[str, ...]:
         wanted = set(dims)
         return tuple(dim for dim in self.grid.dims if dim in wanted)
@@ -79,6 +91,17 @@ class Plan:
     def block_rules(self) -> tuple[Rule, ...]:
         """The rules that are decided block by block."""
         return self.rules[len(self.table_rules) :]
+
+    @property
+    def whole(self) -> Slices:
+        """The slab that is the whole grid."""
+        return tuple(slice(0, n) for n in self.grid.shape)
+
+    def corner(self, dims: Iterable[str]) -> tuple[int, ...]:
+        """The grid's shape with length 1 on all axes but the given ones."""
+        wanted = set(dims)
+        pairs = zip(self.grid.dims, self.grid.shape, strict=True)
+        return tuple(n if d in wanted else 1 for d, n in pairs)
 
     @functools.cached_property
     def block_shape(self) -> tuple[int, ...]:

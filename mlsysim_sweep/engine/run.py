@@ -17,124 +17,182 @@ GATHER_SHARE = 0.25
 """Below this share of survivors in a block, points are gathered before the next filter."""
 
 
-class Walk:
-    """One pass over a grid. Iterate it for the survivors of each block, in the order of rows.
+@dataclass(frozen=True)
+class Table:
+    """The rules that live on few axes, decided once for the whole grid.
 
-    ``visited`` counts the points decided so far and is passed to ``progress`` after each block;
-    :meth:`funnel` is complete after the last one.
+    ``holds`` is a mask on the open mesh, None where there is no such rule; ``left`` counts the
+    points of the grid that are left after each of the rules.
     """
 
-    def __init__(self, plan: Plan, progress: Callable[[int], None] | None = None) -> None:
+    holds: Array | None
+    left: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Table:
+        """Decide the rules of :attr:`Plan.table_rules`."""
+        rules = plan.table_rules
+        if not rules:
+            return cls(None, ())
+        dims = plan.rule_dims(rules)
+        corner = plan.corner(dims)
+        table = np.zeros(corner, bool)
+        left = [0] * len(rules)
+        repeats = plan.grid.points // math.prod(corner)
+        with np.errstate(all="ignore"):
+            for slices in split(tuple(slice(0, n) for n in corner), plan.block_points):
+                box = Box(plan, slices)
+                holds = np.ones(box.shape, bool)
+                for k, rule in enumerate(rules):
+                    holds &= mask(rule.predicate, box)
+                    count = int(np.count_nonzero(holds))
+                    left[k] += count * repeats
+                    if not count:
+                        break
+                table[slices] = holds
+        return cls(table, tuple(left))
+
+    def within(self, slab: Slices) -> Array | None:
+        """The part of the mask that covers a slab."""
+        if self.holds is None:
+            return None
+        pairs = zip(slab, self.holds.shape, strict=True)
+        return self.holds[tuple(s if n > 1 else slice(0, 1) for s, n in pairs)]
+
+
+def live(plan: Plan, table: Table, slab: Slices) -> Iterator[Slices]:
+    """The slabs of a slab that hold survivors of the table, in the order of rows.
+
+    A slab is cut only while it holds more than a block's worth of survivors, so that what the
+    table drops costs nothing.
+    """
+    holds = table.within(slab)
+    if holds is None:
+        yield from split(slab, plan.block_points)
+        return
+    survivors = int(np.count_nonzero(holds)) * (size(slab) // holds.size)
+    if survivors > plan.block_points:
+        for piece in halves(slab):
+            yield from live(plan, table, piece)
+    elif survivors:
+        yield slab
+
+
+class Walk:
+    """One pass over a grid or one slab of it.
+
+    Iterate it for the survivors of each block, in the order of rows. ``visited`` counts the points
+    decided so far and is passed to ``progress`` after each block; :attr:`left` and :meth:`funnel`
+    are complete after the last one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        table: Table | None = None,
+        slab: Slices | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self.plan = plan
+        self.table = table or Table.of(plan)
+        self.slab = slab or plan.whole
         self.visited = 0
+        self.block_left = [0] * len(plan.block_rules)
         self._progress = progress
-        self._left = [0] * len(plan.rules)
-        self._table: Array | None = None
 
     def __iter__(self) -> Iterator[Points]:
-        with np.errstate(all="ignore"):
-            self._decide_table()
-        for slices in self.plan.blocks():
-            with np.errstate(all="ignore"):
-                survivors = self._survivors(slices)
+        for slab in live(self.plan, self.table, self.slab):
+            survivors, left = decide(self.plan, self.table, slab)
+            self.seen(slab, left)
             if survivors is not None:
                 yield survivors
-            if self._progress:
-                self._progress(self.visited)
 
-    def _decide_table(self) -> None:
-        """Decide the rules that live on few axes, once for the whole grid."""
-        rules = self.plan.table_rules
-        if not rules:
-            return
-        dims = self.plan.rule_dims(rules)
-        self._table = _open_mask(self.plan, dims)
-        repeats = self.plan.grid.points // max(1, self.plan.cells(dims))
-        for slices in _table_blocks(self.plan, dims):
-            box = Box(self.plan, slices)
-            holds = np.ones(box.open_shape(dims), bool)
-            for k, rule in enumerate(rules):
-                holds &= mask(rule.predicate, box)
-                left = int(np.count_nonzero(holds))
-                self._left[k] += left * repeats
-                if not left:
-                    break
-            self._table[slices] = holds
-
-    def _survivors(self, slices: Slices) -> Points | None:
-        box = Box(self.plan, slices)
-        self.visited += box.points
-        holds = None
-        if self._table is not None:
-            holds = self._table[_table_slices(slices, self._table.shape)]
-            if not holds.any():
-                return None
-        return self._decided(box, holds)
-
-    def _decided(self, box: Box, holds: Array | None) -> Points | None:
-        """Decide the remaining rules: on the box while many points are left, then point by point."""
-        points: Points | None = None
-        for k, rule in enumerate(self.plan.block_rules, len(self.plan.table_rules)):
-            if points is None and _share(holds) >= GATHER_SHARE:
-                here = mask(rule.predicate, box)
-                holds = here if holds is None else holds & here
-                left = int(np.count_nonzero(holds)) * (box.points // holds.size)
-            else:
-                points = points or Points.where(box, holds)
-                points = points.kept(mask(rule.predicate, points))
-                left = points.count
-            self._left[k] += left
-            if not left:
-                return None
-        return points or Points.where(box, holds)
+    def seen(self, slab: Slices, left: Sequence[int]) -> None:
+        """Take note of a decided slab, and of how many points each rule left in it."""
+        self.block_left = [a + b for a, b in zip(self.block_left, left, strict=True)]
+        self.visited = last_point(slab, self.plan.grid.shape) + 1
+        if self._progress:
+            self._progress(self.visited)
 
     def funnel(self) -> Funnel:
         """What each rule dropped, in order; complete only after the last block."""
-        left = [self.plan.grid.points, *self._left]
-        rows = [
-            FunnelRow(r.name, r.text, self.plan.rule_dims([r]), left[k] - left[k + 1], left[k + 1])
-            for k, r in enumerate(self.plan.rules)
-        ]
-        return Funnel(self.plan.grid.points, tuple(rows), left[-1])
+        return funnel(self.plan, (*self.table.left, *self.block_left))
+
+
+def funnel(plan: Plan, left: Sequence[int]) -> Funnel:
+    """The funnel of a plan from what each of its rules left."""
+    steps = [plan.grid.points, *left]
+    rows = [
+        FunnelRow(r.name, r.text, plan.rule_dims([r]), steps[k] - steps[k + 1], steps[k + 1])
+        for k, r in enumerate(plan.rules)
+    ]
+    return Funnel(plan.grid.points, tuple(rows), steps[-1])
+
+
+def decide(plan: Plan, table: Table, slab: Slices) -> tuple[Points | None, list[int]]:
+    """The survivors of one slab, and how many points each of the block rules left in it.
+
+    Rules are decided on the box while many points are left, then point by point.
+    """
+    box, holds = Box(plan, slab), table.within(slab)
+    left = [0] * len(plan.block_rules)
+    points: Points | None = None
+    with np.errstate(all="ignore"):
+        for k, rule in enumerate(plan.block_rules):
+            if points is None and _share(holds) >= GATHER_SHARE:
+                here = mask(rule.predicate, box)
+                holds = here if holds is None else holds & here
+                left[k] = int(np.count_nonzero(holds)) * (box.points // holds.size)
+            else:
+                points = points or Points.where(box, holds)
+                points = points.kept(mask(rule.predicate, points))
+                left[k] = points.count
+            if not left[k]:
+                return None, left
+        return points or Points.where(box, holds), left
 
 
 def _share(holds: Array | None) -> float:
     return 1.0 if holds is None else np.count_nonzero(holds) / max(1, holds.size)
 
 
-def _open_mask(plan: Plan, dims: tuple[str, ...]) -> Array:
-    pairs = zip(plan.grid.dims, plan.grid.shape, strict=True)
-    return np.zeros(tuple(n if d in dims else 1 for d, n in pairs), bool)
+def size(slab: Slices) -> int:
+    """Number of points of a slab."""
+    return math.prod(s.stop - s.start for s in slab)
 
 
-def _table_slices(slices: Slices, shape: tuple[int, ...]) -> Slices:
-    return tuple(s if n > 1 else slice(0, 1) for s, n in zip(slices, shape, strict=True))
+def last_point(slab: Slices, shape: tuple[int, ...]) -> int:
+    """Position of a slab's last point in the order of rows."""
+    position = 0
+    for s, n in zip(slab, shape, strict=True):
+        position = position * n + s.stop - 1
+    return position
 
 
-def _table_blocks(plan: Plan, dims: tuple[str, ...]) -> Iterator[Slices]:
-    """Blocks of the grid's corner that spans only the table's axes."""
-    corner = tuple(
-        n if d in dims else 1 for d, n in zip(plan.grid.dims, plan.grid.shape, strict=True)
-    )
-    return _split(corner, plan.block_points)
+def first_point(slab: Slices, shape: tuple[int, ...]) -> int:
+    """Position of a slab's first point in the order of rows."""
+    return last_point(tuple(slice(s.start, s.start + 1) for s in slab), shape)
 
 
-def _split(shape: tuple[int, ...], most: int) -> Iterator[Slices]:
-    """Cut a shape into slabs of at most about ``most`` points, in row order."""
-    if math.prod(shape) <= most or all(n == 1 for n in shape):
-        yield tuple(slice(0, n) for n in shape)
+def halves(slab: Slices) -> Iterator[Slices]:
+    """A slab cut in two along its first axis that can be cut."""
+    axis = next(i for i, s in enumerate(slab) if s.stop - s.start > 1)
+    start, stop = slab[axis].start, slab[axis].stop
+    middle = (start + stop + 1) // 2
+    for piece in (slice(start, middle), slice(middle, stop)):
+        yield (*slab[:axis], piece, *slab[axis + 1 :])
+
+
+def split(slab: Slices, most: int) -> Iterator[Slices]:
+    """Cut a slab into slabs of at most ``most`` points, in the order of rows."""
+    if size(slab) <= max(1, most):
+        yield slab
         return
-    axis = next(i for i, n in enumerate(shape) if n > 1)
-    inner = math.prod(shape[axis + 1 :])
-    step = max(1, most // inner)
-    for start in range(0, shape[axis], step):
-        stop = min(start + step, shape[axis])
-        head = tuple(slice(0, 1) for _ in shape[:axis]) + (slice(start, stop),)
-        if inner <= most:
-            yield head + tuple(slice(0, n) for n in shape[axis + 1 :])
-        else:
-            for rest in _split(shape[axis + 1 :], most):
-                yield head + rest
+    axis = next(i for i, s in enumerate(slab) if s.stop - s.start > 1)
+    step = max(1, most // size(slab[axis + 1 :]))
+    for start in range(slab[axis].start, slab[axis].stop, step):
+        piece = slice(start, min(start + step, slab[axis].stop))
+        yield from split((*slab[:axis], piece, *slab[axis + 1 :]), most)
 
 
 # --- explaining ----------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""Parts of a dataset written by the workers of a Dask cluster.
+
+Only plain data and the functions of this package travel. The journal is kept by the client alone:
+a scheduler that dies costs nothing that was finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlsysim_sweep.dataset import Finished, Part, Runner, write_part
+from mlsysim_sweep.engine.plan import Plan
+from mlsysim_sweep.engine.run import Table, first_point, last_point
+from mlsysim_sweep.errors import Mistake, OutputError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_AHEAD = 2
+"""Parts under way for each thread of the cluster: the next is there when one is done."""
+
+
+def on_dask(client: Client) -> Runner:
+    """A runner on the workers of a cluster; they must see the dataset's folder.
+
+    A worker that is lost costs its parts only: they are done again elsewhere, under the same names.
+    A part that fails, or that kills its workers, is named at the end; the rest is kept.
+    """
+
+    def run(
+        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, partition: str | None
+    ) -> Iterator[Finished]:
+        from distributed import as_completed
+
+        shared = client.scatter((plan, table), broadcast=True, hash=False)
+        mark = uuid.uuid4().hex[:8]
+
+        def submit(part: Part) -> Future:
+            return client.submit(
+                _write, shared, part, folder.absolute(), partition,
+                key=f"mlsysim-part-{part.number}-{mark}", pure=False,
+            )
+
+        waiting = iter(todo)
+        first = list(itertools.islice(waiting, _AHEAD * max(1, sum(client.nthreads().values()))))
+        under_way = {submit(part): part for part in first}
+        stream = as_completed(list(under_way))
+        failed: list[tuple[Part, BaseException]] = []
+        for future in stream:
+            part = under_way.pop(future)
+            error = future.exception()
+            if error is None:
+                yield future.result()
+            else:
+                failed.append((part, error))
+            future.release()
+            for following in itertools.islice(waiting, 1):
+                added = submit(following)
+                under_way[added] = following
+                stream.add(added)
+        if failed:
+            raise _failure(plan, folder, failed)
+
+    return run
+
+
+def _write(
+    shared: tuple[Plan, Table], part: Part, folder: Path, partition: str | None
+) -> Finished:
+    return write_part(*shared, part, folder, partition)
+
+
+def _failure(
+    plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseException]]
+) -> OutputError:
+    """One message for all parts that could not be written, each with its range of points."""
+    lines = []
+    for part, error in failed:
+        start, stop = first_point(part.slab, plan.grid.shape), last_point(part.slab, plan.grid.shape)
+        lines.append(f"part {part.number} (points {start:,} to {stop:,}): {type(error).__name__}: {error}")
+    return OutputError(
+        folder, "not all parts could be written:\n  " + "\n  ".join(lines),
+        "the others are kept; --resume tries these again",
+    )
+
+
+@contextlib.contextmanager
+def connected(address: str, workers: int) -> Iterator[Any]:
+    """A client of a running cluster, or of one on this machine where ``address`` is ``local``.
+
+    Raises
+    ------
+    Mistake
+        If Dask is not installed, or nothing answers at the address.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise Mistake("--dask", "Dask is not installed", "pip install 'mlsysim-sweep[dask]'") from None
+    try:
+        if address != "local":
+            with Client(address, timeout=10) as client:
+                yield client
+            return
+    except OSError as error:
+        raise Mistake("--dask", f"no scheduler answers at {address}: {error}", "its address") from None
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
