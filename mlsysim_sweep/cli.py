@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shlex
 import signal
 import sys
 import tomllib
@@ -55,6 +56,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, in base un
 
 
 _KINDS = "accelerators, workloads, links, grids, quantities, inputs"
+
+
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A folder that `run -o FOLDER/` writes.")
+]
 
 
 class Terminated(BaseException):
@@ -111,13 +117,31 @@ def _stop(code: int, message: str) -> NoReturn:
 def run(
     spec: SpecArgument,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT.parquet", help="File to write.")
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="OUT", help="out.parquet, or a folder out/ that can be resumed."
+        ),
     ] = None,
     settings: SetOption = [],  # noqa: B006 -- typer copies it
     axes: AxisOption = [],  # noqa: B006
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT once the new file is complete.")
+        bool, typer.Option("--overwrite", help="Replace OUT once the new one is complete.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a folder: write what is missing or damaged.")
+    ] = False,
+    partition: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="Hive-partition a folder by a text axis.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads, or Dask workers; default: all.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="local|ADDRESS", help="Write a folder on a Dask cluster.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 2 GB.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
@@ -131,12 +155,69 @@ def run(
             return
         if output is None:
             raise Mistake("-o", "no output file given", "a path", "-o layouts.parquet")
-        with _progress(sweep.points) as progress:
-            saved = sweep.to_parquet(output, overwrite=overwrite, progress=progress)
+        again = _resume_command(output)
+        with _on_signal(again), _cluster(dask, workers) as client, _progress(sweep.points) as progress:
+            saved = sweep.to_parquet(
+                output,
+                overwrite=overwrite,
+                resume=resume,
+                partition=partition,
+                workers=workers,
+                client=client,
+                memory=memory,
+                progress=progress,
+            )
         funnel = saved.funnel if saved.rows else sweep.funnel()
         _print_saved(sweep, saved, funnel, as_json)
         if not saved.rows:
             _stop(NOTHING, _nothing_feasible(funnel))
+
+
+def _resume_command(output: str) -> str:
+    """The command that goes on with a folder; empty for a single file, of which nothing is left."""
+    from mlsysim_sweep.sweep import is_folder
+
+    if not is_folder(output):
+        return ""
+    kept = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["mlsysim-sweep", *kept, "--resume"])
+
+
+@contextlib.contextmanager
+def _on_signal(again: str) -> Iterator[None]:
+    """Say on a signal what is left, and how to go on."""
+    left = f"finished parts are kept; go on with: {again}" if again else "nothing was written"
+    try:
+        yield
+    except KeyboardInterrupt:
+        _stop(INTERRUPTED, f"interrupted: {left}")
+    except Terminated:
+        _stop(TERMINATED, f"terminated: {left}")
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, workers: int | None) -> Iterator[Any]:
+    if address is None:
+        yield None
+        return
+    from mlsysim_sweep.cluster import connected
+
+    with connected(address, workers) as client:
+        yield client
+
+
+@app.command()
+def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Say how far a folder of parts is."""
+    with _exits():
+        _print_status(folder, as_json, hashes=False)
+
+
+@app.command()
+def verify(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Read every part of a folder and compare it with its hash."""
+    with _exits():
+        _print_status(folder, as_json, hashes=True)
 
 
 @app.command()
@@ -355,8 +436,27 @@ def _print_saved(sweep: Sweep, saved: Saved, funnel: Funnel, as_json: bool) -> N
         print(f"\nbest {len(saved.best)} by {saved.ranked_by}")
         _print_rows(sweep, saved.best)
     _print_notes(sweep)
-    size = units.human(float(saved.path.stat().st_size), "byte")
-    print(f"\n{saved.rows:,} layouts saved to {saved.path} ({size})")
+    print(f"\n{saved.rows:,} layouts saved to {saved.path} ({units.human(saved.bytes, 'byte')})")
+
+
+def _print_status(folder: Path, as_json: bool, *, hashes: bool) -> None:
+    from mlsysim_sweep import dataset
+
+    found = dataset.status(folder, hashes=hashes)
+    if as_json:
+        _print_json(vars(found))
+    else:
+        state = "complete" if found.complete else "damaged" if found.damaged else "not complete"
+        size = units.human(float(found.bytes), "byte")
+        print(f"{folder}: {state}, {found.finished} of {found.parts} parts, {found.rows:,} rows, {size}")
+        if hashes and not found.damaged:
+            print("every part agrees with its hash")
+    for name in found.strangers:
+        print(f"warning: {name} is not in the journal and is not read", file=sys.stderr)
+    for name in found.damaged:
+        print(f"damaged or missing: {name}", file=sys.stderr)
+    if not found.complete:
+        raise typer.Exit(OUTPUT)
 
 
 _SUMMARY = ("n_devices", "step_time", "efficiency", "bubble", "zero1_state_per_device")

@@ -202,10 +202,17 @@ def best(paths: Iterable[Path], by: str, k: int) -> list[dict[str, Any]]:
         with pq.ParquetFile(path) as file:
             for group in range(file.metadata.num_row_groups):
                 values = file.read_row_group(group, [by]).column(by).to_numpy()
-                order = np.argsort(values, kind="stable")[:k]
-                found = [(float(values[i]), path, group, int(i)) for i in order]
+                found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
                 ranked = sorted(ranked + found, key=lambda row: row[0])[:k]
     return [_row(path, group, i) for _, path, group, i in ranked]
+
+
+def _smallest(values: Values, k: int) -> Values:
+    """Positions of the ``k`` smallest values in order; the first where equal."""
+    if k >= len(values):
+        return np.argsort(values, kind="stable")[:k]
+    near = np.flatnonzero(values <= np.partition(values, k)[k])
+    return near[np.argsort(values[near], kind="stable")[:k]]
 
 
 def _row(path: Path, group: int, i: int) -> dict[str, Any]:

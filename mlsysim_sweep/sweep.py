@@ -41,6 +41,7 @@ class Saved:
 
     path: Path
     rows: int
+    bytes: float
     funnel: Funnel
     ranked_by: str
     best: tuple[Mapping[str, Any], ...]
@@ -267,6 +268,7 @@ class Sweep:
         partition: str | None = None,
         workers: int | None = None,
         client: Any = None,
+        memory: str | float | None = None,
         progress: Callable[[int], None] | None = None,
         best: int = 5,
     ) -> Saved:
@@ -287,6 +289,8 @@ class Sweep:
             Threads; by default one for each processor that we may use.
         client
             A ``dask.distributed.Client`` whose workers write the parts of a folder that they share.
+        memory
+            Memory to stay within, such as ``"2 GB"``; by default an eighth of the machine's.
         progress
             Called with the number of points visited.
         best
@@ -324,7 +328,8 @@ class Sweep:
             )
             files = dataset.files(target)
         rows = store.best(files, self._ranked_by, best)
-        return Saved(target, funnel.feasible, funnel, self._ranked_by, tuple(rows))
+        size = float(sum(file.stat().st_size for file in files))
+        return Saved(target, funnel.feasible, size, funnel, self._ranked_by, tuple(rows))
 
     @property
     def _ranked_by(self) -> str:
