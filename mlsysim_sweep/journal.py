@@ -1,7 +1,7 @@
 """An append-only record of finished parts, safe against a crash at any byte.
 
 One line a record: JSON, a tab, the CRC-32 of the JSON. Each is on disk before the next begins. A
-last line that is cut short is the mark of a crash and is dropped; any other damage is refused.
+last line without its end is the mark of a crash and is dropped; any other damage is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     Raises
     ------
     OutputError
-        If a line other than the last is damaged.
+        If a line that has its end is damaged.
     """
     data = path.read_bytes()
     records: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
         end = data.find(b"\n", position)
         record = _record(data[position:end]) if end >= 0 else None
         if record is None:
-            if 0 <= end < len(data) - 1:
+            if end >= 0:
                 raise OutputError(path, f"damaged in line {len(records) + 1}",
                                   "the dataset cannot be trusted: write it again with --overwrite")
             break
