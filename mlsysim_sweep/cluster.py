@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlsysim_sweep.dataset import Finished, Part, Runner, write_part
+from mlsysim_sweep.dataset import Finished, Options, Part, Runner, write_part
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Table, first_point, last_point
 from mlsysim_sweep.errors import Mistake, OutputError
@@ -33,7 +33,7 @@ def on_dask(client: Client) -> Runner:
     """
 
     def run(
-        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, partition: str | None
+        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, options: Options
     ) -> Iterator[Finished]:
         from distributed import as_completed
 
@@ -42,7 +42,7 @@ def on_dask(client: Client) -> Runner:
 
         def submit(part: Part) -> Future:
             return client.submit(
-                _write, shared, part, folder.absolute(), partition,
+                _write, shared, part, folder.absolute(), options,
                 key=f"mlsysim-part-{part.number}-{mark}", pure=False,
             )
 
@@ -69,10 +69,8 @@ def on_dask(client: Client) -> Runner:
     return run
 
 
-def _write(
-    shared: tuple[Plan, Table], part: Part, folder: Path, partition: str | None
-) -> Finished:
-    return write_part(*shared, part, folder, partition)
+def _write(shared: tuple[Plan, Table], part: Part, folder: Path, options: Options) -> Finished:
+    return write_part(*shared, part, folder, options)
 
 
 def _failure(
@@ -90,7 +88,7 @@ def _failure(
 
 
 @contextlib.contextmanager
-def connected(address: str, workers: int) -> Iterator[Any]:
+def connected(address: str, workers: int | None) -> Iterator[Any]:
     """A client of a running cluster, or of one on this machine where ``address`` is ``local``.
 
     Raises

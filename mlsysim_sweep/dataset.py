@@ -34,7 +34,7 @@ from mlsysim_sweep.engine.pool import ordered, threads
 from mlsysim_sweep.engine.run import Table, Walk, funnel, last_point, size, split
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
-from mlsysim_sweep.store import METADATA_KEY, cannot_write, document, sync, write_rows
+from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, sync, write_rows
 
 PART_POINTS = 2**24
 _JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
@@ -167,6 +167,14 @@ class Finished:
         return cls(number=record["part"], **{**kept, "left": tuple(record["left"])})
 
 
+@dataclass(frozen=True)
+class Options:
+    """How parts are written: rows of a row group, and the text axis that folders are named after."""
+
+    rows: int = ROW_GROUP_ROWS
+    partition: str | None = None
+
+
 class _Hashing:
     """A sink that hashes what passes through it."""
 
@@ -180,7 +188,7 @@ class _Hashing:
 
 
 def write_part(
-    plan: Plan, table: Table, part: Part, folder: Path, partition: str | None = None
+    plan: Plan, table: Table, part: Part, folder: Path, options: Options
 ) -> Finished:
     """Evaluate one part and move its file into the dataset; a part without rows has no file.
 
@@ -192,7 +200,7 @@ def write_part(
     staging = folder / _STAGING / f"{name}.{socket.gethostname()}-{os.getpid()}.tmp"
     with staging.open("wb") as raw:
         sink = _Hashing(raw)
-        rows = write_rows(walk, sink, 1, lambda: None, partition)
+        rows = write_rows(walk, sink, 1, options.rows, lambda: None, options.partition)
         sync(raw)
     left = tuple(walk.block_left)
     if not rows and part.number:
@@ -213,7 +221,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-Runner = Callable[[Plan, Table, Sequence[Part], Path, str | None], Iterable[Finished]]
+Runner = Callable[[Plan, Table, Sequence[Part], Path, Options], Iterable[Finished]]
 """Writes parts into a folder and reports each as it is done, in any order."""
 
 
@@ -221,10 +229,10 @@ def on_threads(workers: int) -> Runner:
     """A runner on threads of this process."""
 
     def run(
-        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, partition: str | None
+        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, options: Options
     ) -> Iterator[Finished]:
         def write(part: Part) -> Finished:
-            return write_part(plan, table, part, folder, partition)
+            return write_part(plan, table, part, folder, options)
 
         with threads(workers) as pool:
             yield from ordered(pool, write, todo, workers)
@@ -241,6 +249,7 @@ def write_dataset(
     overwrite: bool = False,
     partition: str | None = None,
     part_points: int = PART_POINTS,
+    rows: int = ROW_GROUP_ROWS,
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Write the survivors of a grid as a folder of parts; what is there is complete and journaled.
@@ -264,7 +273,7 @@ def write_dataset(
             left = [part for part in todo if part.number not in finished]
             seen = sum(size(part.slab) for part in todo if part.number in finished)
             slabs = {part.number: part.slab for part in left}
-            for found in runner(plan, table, left, folder, partition):
+            for found in runner(plan, table, left, folder, Options(rows, partition)):
                 log.append(found.as_record())
                 finished[found.number] = found
                 seen += size(slabs[found.number])

@@ -15,7 +15,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mlsysim_sweep import units
 from mlsysim_sweep.constraints import Funnel
 from mlsysim_sweep.engine.mesh import Array as Values
 from mlsysim_sweep.engine.mesh import Points
@@ -37,9 +38,36 @@ from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
 METADATA_KEY = "mlsysim_sweep"
 ROW_GROUP_ROWS = 2**20
-DICTIONARY_CELLS = 2**12
-"""A quantity with at most this many values in the whole grid is dictionary-encoded."""
+DICTIONARY_CELLS = 2**16
+"""A quantity with at most this many values in the whole grid is dictionary-encoded.
 
+Bytes a row of 3,145,728 layouts (`benchmarks/bench_parquet.py`): 28.51 with no quantity encoded so,
+28.47 up to 2**12 values, 28.30 up to 2**14, 28.09 from 2**16, and 32.87 with all of them, which
+takes half as long again to write. Level 6 of zstd saves 0.1 % more for a third more time, or worse.
+"""
+
+
+
+LEAST_ROWS = 2**14
+BASE_BYTES = 250e6
+"""Memory of the interpreter, the libraries, a table of filters and the blocks under way."""
+
+
+def group_rows(plan: Plan, memory: float | None, groups: int) -> int:
+    """Rows of a row group, so that ``groups`` of them fit in memory; about a million if they can.
+
+    Raises
+    ------
+    Mistake
+        If even small row groups do not fit.
+    """
+    each = 8 * len(columns(plan)) * 1.5 * groups  # the buffer, and what it becomes when encoded
+    available = memory or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 8
+    rows = int((available - BASE_BYTES) / each)
+    if rows < LEAST_ROWS:
+        least = units.human(BASE_BYTES + LEAST_ROWS * each, "byte")
+        raise Mistake("memory", f"{units.human(available, 'byte')} given", f"at least {least}")
+    return min(rows, ROW_GROUP_ROWS)
 
 
 def describe(plan: Plan, name: str) -> dict[str, str]:
@@ -60,11 +88,16 @@ def columns(plan: Plan) -> tuple[str, ...]:
 def schema(plan: Plan, without: str | None = None) -> pa.Schema:
     """Arrow schema of a sweep's rows, fixed by the spec alone; a partition column may be left out."""
     fields = [
-        pa.field(name, _type(plan, name), nullable=False, metadata=describe(plan, name))
-        for name in columns(plan)
+        pa.field(name, kind, nullable=_may_be_null(plan, name, kind), metadata=describe(plan, name))
+        for name, kind in ((name, _type(plan, name)) for name in columns(plan))
         if name != without
     ]
     return pa.schema(fields)
+
+
+def _may_be_null(plan: Plan, name: str, kind: pa.DataType) -> bool:
+    """Only whole quantities: a float that does not exist is NaN, and inputs always exist."""
+    return pa.types.is_integer(kind) and name not in plan.grid.fields
 
 
 def _type(plan: Plan, name: str) -> pa.DataType:
@@ -83,7 +116,6 @@ class Evaluated:
 
     slab: Slices
     left: list[int]
-    points: Points | None
     columns: list[Values]
 
 
@@ -95,12 +127,12 @@ def evaluated(walk: Walk, pool: Executor, fields: Sequence[pa.Field]) -> Iterato
         points, left = decide(plan, table, slab)
         with np.errstate(all="ignore"):
             found = [_values(plan, points, field) for field in fields] if points else []
-        return Evaluated(slab, left, points, found)
+        return Evaluated(slab, left, found)
 
     ahead = 1 if isinstance(pool, Here) else 4
     for found in ordered(pool, evaluate, live(plan, table, walk.slab), ahead):
         walk.seen(found.slab, found.left)
-        if found.points is not None:
+        if found.columns:
             yield found
 
 
@@ -108,17 +140,28 @@ def _values(plan: Plan, points: Points, field: pa.Field) -> Values:
     """Values of one column as stored: numbers, or the codes of a choice's names."""
     if pa.types.is_dictionary(field.type):
         dims = plan.grid.fields[field.name].dims
-        return points.positions(dims[0]) if dims else np.zeros(points.count, np.int32)
-    return points(field.name)
+        return points.positions(dims[0]).astype(np.int32) if dims else np.zeros(points.count, np.int32)
+    values = points(field.name)
+    return values.astype(np.int64) if plan.is_whole(field.name) else values
 
 
 def _array(plan: Plan, values: Values, field: pa.Field) -> pa.Array:
     """Values of one column as an Arrow array; the memory is shared where types agree."""
-    if not pa.types.is_dictionary(field.type):
-        return pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
-    names = plan.grid.fields[field.name].values.reshape(-1).tolist()
-    codes = values.astype(np.int32, copy=False)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
+    if pa.types.is_dictionary(field.type):
+        names = plan.grid.fields[field.name].values.reshape(-1).tolist()
+        codes = values.astype(np.int32, copy=False)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string()))
+    if pa.types.is_integer(field.type) and values.dtype.kind == "f":
+        return _whole(field, values)
+    return pa.array(values.astype(field.type.to_pandas_dtype(), copy=False))
+
+
+def _whole(field: pa.Field, values: Values) -> pa.Array:
+    """Whole numbers that come as floats; one that does not exist (NaN) is null."""
+    try:
+        return pa.array(values, field.type, from_pandas=True)
+    except pa.ArrowInvalid as error:
+        raise Mistake(field.name, f"{error}", "whole numbers below 2^63") from None
 
 
 def table(plan: Plan) -> pa.Table:
@@ -184,11 +227,11 @@ def read_document(path: str | Path) -> dict[str, Any]:
     """
     try:
         metadata = pq.read_metadata(path).metadata or {}
-    except (pa.ArrowInvalid, OSError) as error:
+        found: dict[str, Any] = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
+    except (ValueError, OSError) as error:  # Arrow's errors are of these two kinds
         raise OutputError(path, f"cannot be read as Parquet: {error}") from None
-    if METADATA_KEY.encode() not in metadata:
+    if not found:
         raise OutputError(path, "was not written by mlsysim-sweep")
-    found: dict[str, Any] = json.loads(metadata[METADATA_KEY.encode()])
     return found
 
 
@@ -230,11 +273,13 @@ def write(
     *,
     overwrite: bool,
     workers: int = 1,
+    memory: float | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Stream the survivors of a grid to one Parquet file, which appears only when it is complete.
 
-    ``progress`` is called with the points visited, after each block.
+    ``memory`` bounds the bytes of memory used; ``progress`` is called with the points visited,
+    after each block.
 
     Raises
     ------
@@ -242,10 +287,11 @@ def write(
         If the file exists and ``overwrite`` is not set, or cannot be written; an existing file is
         then as it was.
     """
+    rows = group_rows(plan, memory, groups=1 if workers == 1 else 2)
     with staged(path, overwrite=overwrite) as staging:
         walk = Walk(plan, progress=progress)
         with staging.open("wb") as sink:
-            write_rows(walk, sink, workers, walk.funnel)
+            write_rows(walk, sink, workers, rows, walk.funnel)
             sync(sink)
     return walk.funnel()
 
@@ -254,24 +300,32 @@ def write_rows(
     walk: Walk,
     sink: Sink,
     workers: int,
+    rows: int,
     funnel: Callable[[], Funnel | None],
     without: str | None = None,
 ) -> int:
     """Evaluate and encode a walk on several threads, and write one Parquet file; returns its rows.
 
-    While one row group is encoded, column by column, the next is evaluated.
+    While one row group of ``rows`` rows is encoded, column by column, the next is evaluated.
     """
     plan, splicer, settings = walk.plan, Splicer(sink), _settings(walk.plan)
     fields = list(schema(plan, without))
+    constants: dict[tuple[int, int], memoryview] = {}
 
     def encode(group: RowGroup, column: int) -> memoryview:
-        field = fields[column]
+        """One column of a row group; what is the same in all row groups is encoded once."""
+        field, key = fields[column], (column, group.rows)
+        if key in constants:
+            return constants[key]
         array = _array(plan, group.columns[column][: group.rows], field)
-        return _encoded(pa.Table.from_arrays([array], schema=pa.schema([field])), settings)
+        encoded = _encoded(pa.Table.from_arrays([array], schema=pa.schema([field])), settings)
+        if not plan.dims[field.name]:
+            constants[key] = encoded
+        return encoded
 
     with threads(workers) as pool:
         under_way: list[Future[memoryview]] = []
-        for group in _row_groups(evaluated(walk, pool, fields), fields, 1 if workers == 1 else 2):
+        for group in _row_groups(evaluated(walk, pool, fields), rows, 1 if workers == 1 else 2):
             started = [pool.submit(encode, group, column) for column in range(len(fields))]
             _splice(splicer, under_way)
             under_way = started
@@ -290,42 +344,38 @@ def _splice(splicer: Splicer, encoded: list[Future[memoryview]]) -> None:
 class RowGroup:
     """Column buffers of a row group; they are used again, so that their pages are touched once."""
 
-    columns: list[Values]
+    size: int
     rows: int = 0
+    columns: list[Values] = field(default_factory=list)
+
+    def take(self, columns: Sequence[Values], rows: int) -> None:
+        """Copy some more rows in."""
+        if not self.columns:
+            self.columns = [np.empty(self.size, values.dtype) for values in columns]
+        for buffer, values in zip(self.columns, columns, strict=True):
+            buffer[self.rows : self.rows + rows] = values
+        self.rows += rows
 
 
-def _row_groups(
-    found: Iterable[Evaluated], fields: list[pa.Field], buffers: int
-) -> Iterator[RowGroup]:
-    """Copy evaluated slabs into row groups of exactly ``ROW_GROUP_ROWS`` rows, the last one shorter.
+def _row_groups(found: Iterable[Evaluated], rows: int, buffers: int) -> Iterator[RowGroup]:
+    """Copy evaluated slabs into row groups of exactly ``rows`` rows, the last one shorter.
 
     A row group is overwritten once ``buffers`` more have been asked for.
     """
-    ring = itertools.cycle([RowGroup(_buffers(fields)) for _ in range(buffers)])
+    ring = itertools.cycle([RowGroup(rows) for _ in range(buffers)])
     group = next(ring)
     for block in found:
-        assert block.points is not None
-        start = 0
-        while start < block.points.count:
-            taken = min(block.points.count - start, ROW_GROUP_ROWS - group.rows)
-            for buffer, values in zip(group.columns, block.columns, strict=True):
-                buffer[group.rows : group.rows + taken] = values[start : start + taken]
-            group.rows, start = group.rows + taken, start + taken
-            if group.rows == ROW_GROUP_ROWS:
+        start, stop = 0, len(block.columns[0])
+        while start < stop:
+            taken = min(stop - start, group.size - group.rows)
+            group.take([values[start : start + taken] for values in block.columns], taken)
+            start += taken
+            if group.rows == group.size:
                 yield group
                 group = next(ring)
                 group.rows = 0
     if group.rows:
         yield group
-
-
-def _buffers(fields: list[pa.Field]) -> list[Values]:
-    return [np.empty(ROW_GROUP_ROWS, _stored_dtype(field)) for field in fields]
-
-
-def _stored_dtype(field: pa.Field) -> Any:
-    is_text = pa.types.is_dictionary(field.type)
-    return np.int32 if is_text else field.type.to_pandas_dtype()
 
 
 def _encoded(table: pa.Table, settings: Mapping[str, Any]) -> memoryview:
@@ -360,14 +410,11 @@ def _is_wide(plan: Plan, name: str) -> bool:
 @contextlib.contextmanager
 def staged(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """A name beside ``path`` to write to; it takes the place of ``path`` on a clean exit only."""
-    if path.is_dir():
-        raise OutputError(path, "is a directory", "name a file, such as out.parquet")
-    if os.path.lexists(path) and not overwrite:
-        raise OutputError(path, "exists already", "give --overwrite, or another name")
-    staging = path.with_name(f".{path.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    staging = path.parent / f".{path.name[:40]}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
-        staging.touch(exist_ok=False)
+        _refuse_target(path, overwrite=overwrite)
         try:
+            staging.touch(exist_ok=False)
             yield staging
             _publish(staging, path, overwrite=overwrite)
         finally:
@@ -382,6 +429,22 @@ def sync(sink: BinaryIO) -> None:
     os.fsync(sink.fileno())
 
 
+def _refuse_target(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work, a name that a file cannot have or that must not be taken."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise OutputError(path, f"cannot be a file's name: {error}") from None
+    if os.path.isdir(path):
+        raise OutputError(path, "is a directory", "name a file, such as out.parquet")
+    if not overwrite:
+        raise OutputError(path, "exists already", "give --overwrite, or another name")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OutputError(path, "is a device or a pipe", "name a file, such as out.parquet")
+
+
 def _publish(staging: Path, path: Path, *, overwrite: bool) -> None:
     """Give the finished file its name; without ``overwrite`` a file that has come since stays."""
     if overwrite:
@@ -390,7 +453,9 @@ def _publish(staging: Path, path: Path, *, overwrite: bool) -> None:
     try:
         os.link(staging, path)
     except FileExistsError:
-        raise OutputError(path, "was written by someone else meanwhile", "choose another name") from None
+        raise OutputError(
+            path, "was written by someone else meanwhile", "choose another name"
+        ) from None
     except OSError:
         # No hard links on this file system: a plain rename, after one more look.
         if os.path.lexists(path):
@@ -405,8 +470,11 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_ROOM:
         free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
-        return OutputError(path, f"no room to write: {reason} ({free:,} bytes free)",
-                           "free some space, or write elsewhere")
+        return OutputError(
+            path,
+            f"no room to write: {reason} ({free:,} bytes free)",
+            "free some space, or write elsewhere",
+        )
     return OutputError(path, f"cannot be written: {reason}", "check the folder and its permissions")
 
 
@@ -416,18 +484,3 @@ def to_pandas(found: pa.Table) -> Any:
     attrs = json.loads((found.schema.metadata or {}).get(b"PANDAS_ATTRS", b"{}"))
     frame.attrs.update(attrs)
     return frame
-
-
-def refuse_name_twins(names: Iterable[str]) -> None:
-    """Refuse two column names that differ only in case: DuckDB takes one for the other.
-
-    Raises
-    ------
-    Mistake
-        Naming both.
-    """
-    folded: dict[str, str] = {}
-    for name in names:
-        twin = folded.setdefault(name.casefold(), name)
-        if twin != name:
-            raise Mistake(name, f'differs from "{twin}" only in case', "another name")

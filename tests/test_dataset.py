@@ -109,9 +109,9 @@ class _FailsAt:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def __call__(self, plan, table, todo, folder, partition):  # type: ignore[no-untyped-def]
+    def __call__(self, plan, table, todo, folder, options):  # type: ignore[no-untyped-def]
         for part in todo[: self.count]:
-            yield dataset.write_part(plan, table, part, folder, partition)
+            yield dataset.write_part(plan, table, part, folder, options)
         raise RuntimeError("planted")
 
 
@@ -136,10 +136,10 @@ class _Counting:
     def __init__(self) -> None:
         self.written: list[int] = []
 
-    def __call__(self, plan, table, todo, folder, partition):  # type: ignore[no-untyped-def]
+    def __call__(self, plan, table, todo, folder, options):  # type: ignore[no-untyped-def]
         for part in todo:
             self.written.append(part.number)
-            yield dataset.write_part(plan, table, part, folder, partition)
+            yield dataset.write_part(plan, table, part, folder, options)
 
 
 def _resumed(folder: Path) -> list[int]:

@@ -20,10 +20,10 @@ from mlsysim_sweep.constraints import Rule, parse
 from mlsysim_sweep.constraints import names as names_in
 from mlsysim_sweep.declare import Graph, Model, graph
 from mlsysim_sweep.errors import Mistake, shown, unknown
-from mlsysim_sweep.grids.axes import Array, AxisValues, is_axis_form, read_axis, read_value
+from mlsysim_sweep.grids.axes import Array, AxisValues, is_axis_form, make_labels, read_axis, read_value
 from mlsysim_sweep.grids.spec import DEVICE_RULES, INSTEAD_OF, MEMORY_RULES, Spec
 from mlsysim_sweep.kernels import model as named_model
-from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
+from mlsysim_sweep.vocabulary import CHOICES, PRECISIONS, VOCABULARY, Kind
 
 _SUPPLIED_BY = {
     "peak_flops": 'accelerator = "H100"',
@@ -34,7 +34,7 @@ _SUPPLIED_BY = {
     "active_parameters": "active_parameters = 37e9",
 }
 # Products of whole numbers that kernels form in int64.
-_PRODUCTS = (("tp", "pp", "dp"), ("dp", "microbatch_tokens"), ("microbatch_size", "seq_len"))
+_PRODUCTS = (("tp", "pp", "dp"), ("dp", "microbatch_tokens"), ("dp", "microbatch_size", "seq_len"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +155,7 @@ def _axes(spec: Spec) -> tuple[Axis, ...]:
     groups = [_read_group("axes", {n: given}) for n, given in spec.axes.items()]
     groups += [_read_group("zip", entries) for entries in spec.zips]
     _check_count(spec, groups)
-    return tuple(
-        Axis(group[0].name, {axis.name: axis.make() for axis in group}) for group in groups
-    )
+    return tuple(Axis(group[0].name, make_labels(group)) for group in groups)
 
 
 def _read_group(section: str, entries: Mapping[str, Any]) -> list[AxisValues]:
@@ -243,6 +241,9 @@ class _Resolver:
 
     def resolve(self) -> dict[str, Field]:
         """Every input with a value, choices included."""
+        for label in self._labels("precision"):
+            if label not in PRECISIONS:
+                raise unknown("precision", label, PRECISIONS)
         for table in ("accelerator", "workload", "link"):
             if table in self.fields:
                 self._facts(table)
@@ -437,7 +438,7 @@ def _rule_texts(
         if name in found.model.identities and name in ("dp", "microbatches"):
             yield f"whole {name}", name, f"{name} >= 1"
     if "peak_flops" in fields and np.isnan(fields["peak_flops"].values).any():
-        yield "precision on accelerator", "precision", "peak_flops > 0"
+        yield "precision on accelerator", "precision", "peak_flops > 0 FLOP/s"
     if feasible.tp_within_node and {"accelerator", "devices_per_node"} & found.given:
         yield "tp_within_node", "feasible.tp_within_node", "tp <= devices_per_node"
     for key, value in feasible.devices.items():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,9 +77,9 @@ class Feasible:
         for key in given:
             if key not in cls.__dataclass_fields__:
                 raise unknown("feasible", key, cls.__dataclass_fields__)
-        where = given.get("where", ())
-        asked = cls(**{**given, "where": (where,) if isinstance(where, str) else tuple(where)})
-        if asked.memory not in MEMORY_RULES:
+        where = _texts("feasible.where", given.get("where", ()))
+        asked = cls(**{**given, "where": where})
+        if not isinstance(asked.memory, str) or asked.memory not in MEMORY_RULES:
             raise unknown("feasible.memory", asked.memory, MEMORY_RULES)
         share = asked.headroom
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
@@ -146,7 +148,7 @@ class Spec:
             axes=dict(_table(given, "axes")),
             zips=tuple(_groups(given.get("zip", ()))),
             feasible=Feasible.read(_table(given, "feasible")),
-            columns=_columns(output.get("columns", "all")),
+            columns=read_columns(output.get("columns", "all")),
             rows=rows,
             max_points=_points(sweep.get("max_points", MOST_POINTS)),
         )
@@ -246,25 +248,27 @@ def _texts(field_name: str, given: object) -> tuple[str, ...]:
 
 def _groups(given: object) -> list[Mapping[str, Any]]:
     groups = [given] if isinstance(given, Mapping) else given
-    if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) for g in groups):
+    if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) and g for g in groups):
         raise Mistake("zip", f"{shown(given)} given", "[[zip]] tables of axes of equal length")
     return list(groups)
 
 
-def _columns(given: object) -> tuple[str, ...] | None:
+def read_columns(given: object) -> tuple[str, ...] | None:
+    """The quantities wanted; None stands for all of them."""
     if isinstance(given, str):
         if given != "all":
             raise Mistake("output.columns", f"{shown(given)} given", '"all" or a list of quantities',
                           'columns = ["step_time", "n_devices"]')
         return None
     columns = _texts("output.columns", given)
-    if len(set(columns)) < len(columns):
-        raise Mistake("output.columns", "a quantity is listed twice", "each once")
+    if len(set(columns)) < len(columns) or not columns:
+        problem = "a quantity is listed twice" if columns else "an empty list"
+        raise Mistake("output.columns", problem, "each quantity once, or all", 'columns = "all"')
     return columns
 
 
 def _points(given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 1:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given < math.inf:
         raise Mistake("sweep.max_points", f"{shown(given)} given", "a whole number from 1")
     return int(given)
 
@@ -283,14 +287,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple | range | np.ndarray):
-        if np.ndim(value) == 1 and len(value) > _LONG:
-            digest = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            return value.item()
+        if len(value) > _LONG:
             ends = {"first": _plain(value[0]), "last": _plain(value[-1])}
-            return {"values": len(value), **ends, "sha256": digest}
+            return {"values": len(value), **ends, "sha256": _digest(value)}
         return [_plain(v) for v in (value.tolist() if isinstance(value, np.ndarray) else value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(getattr(value, "name", value))
+
+
+def _digest(values: Any) -> str:
+    """Hash of a long list: its numbers or texts as they lie in memory, other values as they read."""
+    is_array = isinstance(values, range | np.ndarray)
+    array = np.asarray(values if is_array else [_plain(value) for value in values])
+    content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 # --- where specs are found -----------------------------------------------------------------------
@@ -318,6 +331,6 @@ def load(source: str | Path) -> Spec:
     if str(source) in bundled() and not path.suffix:
         text = resources.files(__package__).joinpath(f"{source}.toml").read_text(encoding="utf-8")
         return Spec.read(tomllib.loads(text))
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
         raise unknown("spec", str(source), bundled(), "mlsysim-sweep list grids")
     return Spec.read(read_toml(path), path.parent)

@@ -64,6 +64,10 @@ def compute_time(
     return exact if window_resolution is None else _rounded(exact, window_resolution)
 
 
+_TENS = np.array([10**power for power in range(23)], np.float64)
+"""Powers of ten, all that are exact in float64; a library's ``pow`` need not give these."""
+
+
 def _rounded(exact: Floats, resolution: Floats) -> Floats:
     """``exact`` to the nearest multiple of ``resolution``, ties to even.
 
@@ -75,8 +79,8 @@ def _rounded(exact: Floats, resolution: Floats) -> Floats:
     """
     second = resolution / np.abs(_magnitude(resolution))
     decimals = np.rint(-np.log10(_magnitude(resolution)))
-    decimal = np.abs(_magnitude(resolution) - 10.0**-decimals) < 1e-12
-    up, down = 10.0 ** np.clip(decimals, 0, 22), 10.0 ** np.clip(-decimals, 0, 22)
+    up, down = (_TENS[np.clip(d, 0, 22).astype(np.int64)] for d in (decimals, -decimals))
+    decimal = np.abs(_magnitude(resolution) - down / up) < 1e-12
     places = _round_half_even(_magnitude(exact), up, down) * second
     multiples = np.rint(exact / resolution) * resolution
     return np.where(decimal, places, multiples)
@@ -99,7 +103,8 @@ def _round_half_even(value: Floats, up: Floats, down: Floats) -> Floats:
     whole = np.rint(scaled)
     gap = scaled - whole
     whole = whole + ((gap == 0.5) & (error > 0)) - ((gap == -0.5) & (error < 0))
-    return np.where(np.abs(scaled) < 2.0**52, whole * down / up, value)
+    # Beyond 2^53 the step is below half a unit in the last place: nothing to round.
+    return np.where(np.abs(scaled) <= 2.0**53, whole * down / up, value)
 
 
 def _exact_product(left: Floats, right: Floats) -> tuple[Floats, Floats]:
