@@ -80,7 +80,7 @@ def _flushed(code: Any) -> Any:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     return code
 
 
@@ -281,10 +281,9 @@ def _print_table(table: Table) -> None:
     """Print a table whole: nothing is cut to the width of a terminal."""
     from rich.console import Console
 
-    plain = {"markup": False, "highlight": False, "emoji": False}
     width = Console(width=10_000).measure(table).maximum
     with contextlib.closing(io.StringIO()) as text:
-        Console(file=text, width=width, **plain).print(table)
+        Console(file=text, width=width, markup=False, highlight=False, emoji=False).print(table)
         print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
@@ -564,7 +563,10 @@ def _inputs() -> tuple[list[dict[str, Any]], Columns]:
         }
         for entry in VOCABULARY.values()
     ]
-    default: Callable[[Row], str] = lambda row: "" if row["default"] is None else str(row["default"])
+
+    def default(row: Row) -> str:
+        return "" if row["default"] is None else str(row["default"])
+
     return rows, {
         "name": _text("name"),
         "unit": _text("unit"),

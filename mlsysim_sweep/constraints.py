@@ -1,4 +1,4 @@
-"""``"step_time < 2 s"`` as a predicate on arrays, and the funnel that says what was dropped and why.
+"""``"step_time < 2 s"`` as a predicate on arrays, and the funnel: what was dropped and why.
 
 The grammar is our own and small: comparisons of quantities, inputs and numbers with units,
 ``and`` / ``or`` / ``not``, ``+ - * / %``, parentheses and ``in [...]``. Nothing is ever executed.
@@ -31,7 +31,8 @@ _DEEPEST = 40
 _TOKENS = re.compile(
     r"""\s*(?:
       (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)
-      (?:\s*(?P<unit>(?!(?:and|or|not|in)\b)[A-Za-zµμ$%][A-Za-zµμ]*(?:/[A-Za-z]+)*))?
+      (?:\s*(?P<unit>(?!%\s*(?!(?:and|or|not|in)\b)[\w.(])  # not the % of 96 % pp
+                     (?!(?:and|or|not|in)\b)[A-Za-zµμ$%][A-Za-zµμ]*(?:/[A-Za-z]+)*))?
     | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
     | "(?P<double>[^"\n]*)" | '(?P<single>[^'\n]*)'
     | (?P<op><=|>=|==|!=|[<>+\-*/%(),\[\]])
@@ -46,9 +47,14 @@ _HINTS = {"=": "==", "=<": "<=", "=>": ">=", "&&": "and", "||": "or", "&": "and"
 class RuleError(Mistake):
     """A rule that cannot be read, or that compares what cannot be compared."""
 
-    def __init__(self, text: str, problem: str) -> None:
+    def __init__(self, text: str, reason: str, field: str = "") -> None:
         self.text = text
-        super().__init__("", f"{shown(text)}: {problem}")
+        self.reason = reason
+        super().__init__(field, f"{shown(text)}: {reason}")
+
+    def within(self, place: str) -> RuleError:
+        """The same error, placed in a spec."""
+        return RuleError(self.text, self.reason, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +193,7 @@ class _Reader:
             left = right
         if not found:
             return left
-        return found[0] if len(found) == 1 else _logic("and", found)
+        return _logic("and", found)
 
     def membership(self, left: Node, op: str, word: str) -> Predicate:
         self.expect("[")
@@ -251,7 +257,8 @@ def _tokenize(text: str) -> Iterator[tuple[str, Any]]:
             rest = text[position:].lstrip()
             hint = _HINTS.get(rest[:2]) or _HINTS.get(rest[:1])
             raise RuleError(
-                text, f"cannot read {shown(rest[:20])}" + (f"; did you mean {hint}?" if hint else "")
+                text,
+                f"cannot read {shown(rest[:20])}" + (f"; did you mean {hint}?" if hint else ""),
             )
         position = match.end()
         if match["number"] is not None:
@@ -270,24 +277,24 @@ def _literal(text: str, number: str, unit: str | None) -> Number:
     try:
         exact, _ = units.split_number(number)
         if unit is None:
-            return Number(float(exact), None, number)
+            return Number(units.to_float(exact), None, number)
         parsed = units.parse_unit(unit)
+        amount = units.to_float(exact * parsed.factor)
     except units.UnitError as error:
         raise RuleError(text, str(error)) from None
-    amount = float(exact * parsed.factor)
     return Number(amount, units.without_counts(parsed.dimension), f"{number} {unit}")
 
 
-def _logic(word: str, parts: Sequence[Predicate]) -> Logic:
-    """``and``/``or`` of parts, nested ones of the same word flattened."""
+def _logic(word: str, parts: Sequence[Predicate]) -> Predicate:
+    """``and``/``or`` of parts, nested ones of the same word flattened; a single part by itself."""
     flat: list[Predicate] = []
     for part in parts:
         flat += part.parts if isinstance(part, Logic) and part.op == word else (part,)
-    return Logic(word, tuple(flat))
+    return Logic(word, tuple(flat)) if len(flat) > 1 else flat[0]
 
 
 def _negate(node: Predicate) -> Predicate:
-    """The opposite predicate, with ``not`` pushed down to the comparisons so that NaN never passes."""
+    """The opposite predicate, ``not`` pushed down to the comparisons so that NaN never passes."""
     if isinstance(node, Comparison):
         return Comparison(_NEGATED[node.op], node.left, node.right)
     return Logic("or" if node.op == "and" else "and", tuple(_negate(p) for p in node.parts))
@@ -327,18 +334,24 @@ def unparse(node: Node) -> str:
     if isinstance(node, Name):
         return node.name
     if isinstance(node, Text):
-        return f'"{node.text}"'
+        return f"'{node.text}'" if '"' in node.text else f'"{node.text}"'
     if isinstance(node, Logic):
         return f" {node.op} ".join(
             f"({unparse(part)})" if isinstance(part, Logic) else unparse(part)
             for part in node.parts
         )
-    sides = (unparse(node.left), unparse(node.right))
     left, right = (
-        f"({text})" if isinstance(side, Arithmetic) and isinstance(node, Arithmetic) else text
-        for side, text in zip((node.left, node.right), sides, strict=True)
+        f"({unparse(side)})" if _needs_parentheses(side, node) else unparse(side)
+        for side in (node.left, node.right)
     )
     return f"{left} {node.op} {right}"
+
+
+def _needs_parentheses(side: Expression, node: Arithmetic | Comparison) -> bool:
+    if isinstance(side, Arithmetic):
+        return isinstance(node, Arithmetic)
+    # Without them "96 % -1" is 96 percent minus 1.
+    return node.op == "%" and isinstance(side, Number) and side.text.startswith("-")
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -486,24 +499,24 @@ def mask(node: Predicate, lookup: Lookup) -> Values:
         return np.asarray(_COMPARE[node.op](left, right), bool)
     if isinstance(node.left, Text) or isinstance(node.right, Text):
         return np.asarray(np.not_equal(left, right), bool)
-    return np.less(left, right) | np.greater(left, right)
+    return np.asarray(np.less(left, right) | np.greater(left, right), bool)
 
 
 def margin(node: Comparison, lookup: Lookup) -> Values:
-    """Room to spare in the unit of the comparison: positive inside, negative outside, NaN for text."""
+    """Room to spare in the unit of the comparison: negative outside, NaN for text."""
     if any(isinstance(side, Text) for side in (node.left, node.right)):
         return np.asarray(np.nan)
     left, right = (np.asarray(value(side, lookup)) for side in (node.left, node.right))
     if left.dtype == object or right.dtype == object:
         return np.asarray(np.nan)
-    room = np.asarray(right, float) - np.asarray(left, float)
+    room: Values = np.asarray(right, float) - np.asarray(left, float)
     if node.op in ("==", "!="):
-        return 0.0 - np.abs(room) if node.op == "==" else np.abs(room)
-    return room if node.op in ("<", "<=") else -room
+        room = np.abs(room)
+    return room if node.op in ("<", "<=", "!=") else 0.0 - room
 
 
 def shortfall(node: Predicate, lookup: Lookup) -> Values:
-    """How far outside a rule a point lies, relative to the rule's right side; 0 where it holds.
+    """How far outside a rule a point lies, relative to its right side; 0 only where it holds.
 
     ``and`` takes the worst of its parts, ``or`` the best. Text, and values that do not exist, are
     infinitely far.
@@ -518,7 +531,8 @@ def shortfall(node: Predicate, lookup: Lookup) -> Values:
     missing = np.abs(margin(node, lookup))
     right = value(node.right, lookup)
     scale = 1.0 if isinstance(right, str) else _scale(np.asarray(right))
-    return np.where(holds, 0.0, np.nan_to_num(missing / scale, nan=np.inf))
+    short = np.nan_to_num(missing / scale, nan=np.inf, posinf=np.inf)
+    return np.where(holds, 0.0, np.maximum(short, np.finfo(float).tiny))
 
 
 def _scale(right: Values) -> Values:

@@ -232,7 +232,7 @@ def _check_cycles(model: Model) -> None:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model with some inputs given: which formulas can be evaluated, in which order, from what."""
+    """A model with some inputs given: which formulas can be evaluated, in what order, from what."""
 
     model: Model
     given: frozenset[str]

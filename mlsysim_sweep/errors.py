@@ -24,7 +24,7 @@ class Mistake(ValueError):
             text += f"; needed: {needed}"
         if fix:
             text += f"; for example {fix}"
-        super().__init__(text)
+        super().__init__(printable(text))
 
     def within(self, place: str) -> Mistake:
         """The same mistake, its field named inside ``place`` (``axes`` -> ``axes.tp``)."""
@@ -32,14 +32,19 @@ class Mistake(ValueError):
         return Mistake(field, self.problem, self.needed, self.fix)
 
 
-def shown(value: object) -> str:
-    """A given value as it may stand in a message: one line, no control characters, not too long.
+def printable(text: str) -> str:
+    """A text on one line, control characters escaped."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
-    >>> shown("a\\x1b[2J" + "x" * 100)[:12]
-    '"a\\\\u001b[2Jx'
+
+def shown(value: object) -> str:
+    r"""A given value as it may stand in a message: one line, no control characters, not too long.
+
+    >>> shown("a\x1b[2J" + "x" * 100)[:12]
+    '"a\\u001b[2Jx'
     """
     if isinstance(value, str):
-        body = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in value[:60])
+        body = printable(value[:60])
         return f'"{body}"' if len(value) <= 60 else f'"{body}..."'
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
@@ -74,4 +79,4 @@ class OutputError(Exception):
         self.path = path
         self.problem = problem
         self.fix = fix
-        super().__init__(f"{path}: {problem}" + (f"; {fix}" if fix else ""))
+        super().__init__(printable(f"{path}: {problem}" + (f"; {fix}" if fix else "")))

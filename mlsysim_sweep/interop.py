@@ -1,4 +1,4 @@
-"""mlsysim's scenarios as ours. mlsysim itself is not imported: its objects are read as they come."""
+"""mlsysim's scenarios as ours. mlsysim is not imported: its objects are read as they come."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def from_mlsysim(scenario: Any) -> ParallelLayoutScenario:
     names = [field.name for field in dataclasses.fields(ParallelLayoutScenario)]
     missing = [name for name in names if not hasattr(scenario, name)]
     if missing:
-        raise Mistake("from_mlsysim", f"{shown(scenario)} has no {missing[0]}",
-                      "an mlsysim ParallelLayoutScenario")
+        raise Mistake(
+            "from_mlsysim",
+            f"{shown(scenario)} has no {missing[0]}",
+            "an mlsysim ParallelLayoutScenario",
+        )
     fields = {name: getattr(scenario, name) for name in names}
     fields["precision"] = PRECISION_ALIASES.get(fields["precision"], (fields["precision"],))[0]
     return ParallelLayoutScenario(**fields)

@@ -92,13 +92,14 @@ def bind_pint_xarray() -> None:
     import pint
 
     ours = units.array_registry()
-    before = pint.get_application_registry().get()
-    pint.set_application_registry(ours)
+    application: Any = pint.application_registry
+    before = application.get()
+    application.set(ours)
     try:
         import pint_xarray
         import pint_xarray.accessors
     finally:
-        pint.set_application_registry(before)
+        application.set(before)
     pint_xarray.accessors.default_registry = ours
     pint_xarray.unit_registry = ours
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlsysim_sweep import units
 from mlsysim_sweep.catalog import Row, clean_name
-from mlsysim_sweep.engine.evaluate import whole
+from mlsysim_sweep.engine.mesh import whole
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.errors import Mistake, suggestion
 from mlsysim_sweep.grids.grid import Grid, build
@@ -69,8 +69,8 @@ class ParallelLayoutScenario:
         For a value that is not allowed, naming the field.
 
     >>> scenario = Scenarios.Gpt3ThreeDParallel1K
-    >>> scenario.n_devices, f"{scenario.result.step_time:.5f~}", scenario.result.min_devices_for_state
-    (1024, '2.40625 s', 35)
+    >>> scenario.n_devices, f"{scenario.result.step_time:.5f~}"
+    (1024, '2.40625 s')
     >>> f"{scenario.variant(microbatches=8).result.bubble:.4f}"
     '0.2727'
     """
@@ -140,8 +140,11 @@ class ParallelLayoutScenario:
         known = [field.name for field in dataclasses.fields(self)]
         for name in changes:
             if name not in known:
-                raise Mistake("variant", f'unknown field "{name}"{suggestion(name, known)}',
-                              f"one of {', '.join(known)}")
+                raise Mistake(
+                    "variant",
+                    f'unknown field "{name}"{suggestion(name, known)}',
+                    f"one of {', '.join(known)}",
+                )
         return dataclasses.replace(self, **changes)
 
 
@@ -150,13 +153,20 @@ def _quantity(grid: Grid, name: str, value: Any) -> Any:
     number = value.item()
     if formula.whole:
         return int(number)
-    return number if formula.unit == "1" else units.registry().Quantity(number, formula.unit)
+    return number if formula.unit == "1" else units.registry().Quantity(number, _unit(formula.unit))
+
+
+@functools.cache
+def _unit(text: str) -> Any:
+    return units.registry().Unit(text)
 
 
 def _renamed(error: Mistake) -> Mistake:
     """A mistake in the words of the scenario: ``inputs.tp`` is ``tp_size`` here."""
     ours = {value: key for key, value in _SIZES.items()}
-    field = " x ".join(ours.get(part, part) for part in error.field.removeprefix("inputs.").split(" x "))
+    field = " x ".join(
+        ours.get(part, part) for part in error.field.removeprefix("inputs.").split(" x ")
+    )
     fix = error.fix
     for name, renamed in ours.items():
         fix = fix.replace(f"{name} =", f"{renamed} =") if fix.startswith(f"{name} =") else fix
@@ -167,7 +177,7 @@ class _Scenarios:
     """The reference's named scenarios: GPT-3 175B on H100s. Made when first asked for."""
 
     @functools.cached_property
-    def Gpt3DataParallel1K(self) -> ParallelLayoutScenario:  # noqa: N802
+    def Gpt3DataParallel1K(self) -> ParallelLayoutScenario:
         """1,024 devices, data-parallel only: the all-reduce dominates."""
         return ParallelLayoutScenario(
             name="GPT-3 175B on 1,024 H100s: DP 1,024",
@@ -185,7 +195,7 @@ class _Scenarios:
         )
 
     @functools.cached_property
-    def Gpt3TensorDataParallel1K(self) -> ParallelLayoutScenario:  # noqa: N802
+    def Gpt3TensorDataParallel1K(self) -> ParallelLayoutScenario:
         """1,024 devices, TP 8 inside each node."""
         return self.Gpt3DataParallel1K.variant(
             name="GPT-3 175B on 1,024 H100s: TP 8, DP 128",
@@ -195,7 +205,7 @@ class _Scenarios:
         )
 
     @functools.cached_property
-    def Gpt3ThreeDParallel1K(self) -> ParallelLayoutScenario:  # noqa: N802
+    def Gpt3ThreeDParallel1K(self) -> ParallelLayoutScenario:
         """1,024 devices, TP 8 and four pipeline stages."""
         return self.Gpt3TensorDataParallel1K.variant(
             name="GPT-3 175B on 1,024 H100s: TP 8, PP 4, DP 32",
@@ -206,7 +216,7 @@ class _Scenarios:
         )
 
     @functools.cached_property
-    def Gpt3ThreeDParallel16K(self) -> ParallelLayoutScenario:  # noqa: N802
+    def Gpt3ThreeDParallel16K(self) -> ParallelLayoutScenario:
         """16,384 devices, TP 8 and sixteen pipeline stages."""
         return self.Gpt3ThreeDParallel1K.variant(
             name="GPT-3 175B on 16,384 H100s: TP 8, PP 16, DP 128",

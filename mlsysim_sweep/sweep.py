@@ -13,13 +13,12 @@ import numpy as np
 
 from mlsysim_sweep.constraints import Comparison, Funnel, Rule, margin, mask, unit_of_comparison
 from mlsysim_sweep.engine.best import Best, row
-from mlsysim_sweep.engine.evaluate import whole
-from mlsysim_sweep.engine.mesh import Points
+from mlsysim_sweep.engine.mesh import Points, whole
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import explain
 from mlsysim_sweep.errors import Mistake
 from mlsysim_sweep.grids.grid import Grid, build, notes
-from mlsysim_sweep.grids.spec import Spec, load
+from mlsysim_sweep.grids.spec import Spec, load, read_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -101,9 +100,9 @@ class Sweep:
     ... )
     >>> sweep.table()[["tp", "pp", "n_devices", "step_time"]].round(3)
        tp  pp  n_devices  step_time
-    0   8   2        512      4.596
-    1   4   4        512      4.861
-    2   8   4       1024      2.431
+    0   4   4        512      4.752
+    1   8   2        512      4.493
+    2   8   4       1024      2.376
     """
 
     def __init__(
@@ -139,6 +138,7 @@ class Sweep:
 
     def _set(self, spec: Spec, formulas: Formulas) -> None:
         self._formulas = tuple(formulas)
+        self._spec = spec  # with mlsysim's objects in it; the grid's has their names
         self._grid = build(spec, self._formulas)
 
     @classmethod
@@ -157,7 +157,8 @@ class Sweep:
             If there is none, or it is not a valid spec.
 
         >>> Sweep.load("gpt3-1k-h100")
-        Sweep('gpt3-1k-h100': 1,376,256 points = accelerator 4 x tp 4 x pp 12 x dp 1,024 x microbatches 7)
+        Sweep('gpt3-1k-h100': 1,376,256 points = accelerator 4 x tp 4 x pp 12 x dp 1,024 x
+              microbatches 7)
         """
         return cls._of(load(source), formulas)
 
@@ -173,7 +174,8 @@ class Sweep:
         >>> Sweep.load("gpt3-1k-h100").variant(inputs={"dp": 32}, axes={"tp": [8]}).points
         336
         """
-        changed = self._grid.spec.variant(inputs, axes, feasible, columns=columns)
+        changes = {} if columns is None else {"columns": read_columns(columns)}
+        changed = self._spec.variant(inputs, axes, feasible, **changes)
         return self._of(changed, self._formulas)
 
     @property
@@ -278,7 +280,7 @@ class Sweep:
     @property
     def _ranked_by(self) -> str:
         has_step_time = self._grid.graph.has("step_time")
-        return "step_time" if has_step_time else self._grid.columns[0]
+        return "step_time" if has_step_time else (self._grid.columns + self._grid.axis_columns)[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -302,8 +304,12 @@ class Sweep:
         if chosen.grid.axes:
             axis = chosen.grid.axes[0]
             example = next(iter(axis.labels[axis.name].tolist()))
-            raise Mistake(axis.name, f"an axis of {axis.size:,} values, and none is chosen",
-                          "one value for each axis", f"{axis.name}={example}")
+            raise Mistake(
+                axis.name,
+                f"an axis of {axis.size:,} values, and none is chosen",
+                "one value for each axis",
+                f"{axis.name}={example}",
+            )
         box = whole(chosen._plan)
         found = chosen._grid
         with np.errstate(all="ignore"):
@@ -322,5 +328,5 @@ class Sweep:
         return Verdict(rule.name, rule.text, holds, room if np.isfinite(room) else None, unit)
 
     def funnel(self) -> Funnel:
-        """Every rule against every point: what it rejects, alone and in order, and nearest misses."""
+        """Every rule against every point: what it rejects, alone and in order; nearest misses."""
         return explain(self._plan)

@@ -73,10 +73,13 @@ _FLOP_RATE = (("flop", 1), ("second", -1))
 _TEN = "decimal"
 _TWO = "binary"
 _SUB = "small"
-_ATOMS: tuple[tuple[tuple[str, ...], Fraction, tuple[tuple[str, int], ...], tuple[str, ...]], ...] = (
+_ATOMS: tuple[
+    tuple[tuple[str, ...], Fraction, tuple[tuple[str, int], ...], tuple[str, ...]], ...
+] = (
     (("B", "byte", "bytes"), Fraction(1), _BYTE, (_TEN, _TWO)),
     (("bit", "bits"), Fraction(1, 8), _BYTE, (_TEN, _TWO)),
-    (("bps",), Fraction(1, 8), _BYTE_RATE, (_TEN,)),
+    # Pint's own name of bit/s is baud: a quantity of "400 Gbps" arrives here as gigabaud.
+    (("bps", "baud"), Fraction(1, 8), _BYTE_RATE, (_TEN,)),
     (("s", "sec", "second", "seconds"), Fraction(1), (("second", 1),), (_SUB,)),
     (("min", "minute", "minutes"), Fraction(60), (("second", 1),), ()),
     (("h", "hr", "hour", "hours"), Fraction(3600), (("second", 1),), ()),
@@ -97,12 +100,12 @@ _ATOMS: tuple[tuple[tuple[str, ...], Fraction, tuple[tuple[str, int], ...], tupl
 
 
 def _prefixes(spelling: str, kinds: tuple[str, ...]) -> dict[str, Fraction]:
-    """Prefix -> factor for one spelling: words before words, letters before symbols."""
-    is_word = spelling.islower() and len(spelling) > 3
+    """Prefix -> factor for one spelling: letters before all, words before words."""
+    is_word = spelling.islower() and len(spelling) > 2
     tables = {
         _TEN: (_DECIMAL_WORDS if is_word else {}, _DECIMAL, 10),
-        _TWO: (_BINARY_WORDS if is_word else {}, {} if is_word else _BINARY, 2),
-        _SUB: (_SMALL_WORDS if is_word else {}, {} if is_word else _SMALL, 10),
+        _TWO: (_BINARY_WORDS if is_word else {}, _BINARY, 2),
+        _SUB: (_SMALL_WORDS if is_word else {}, _SMALL, 10),
     }
     found = {"": Fraction(1)}
     for kind in kinds:
@@ -138,7 +141,9 @@ _HINTS = {
     "S": "s (seconds)",
     "Ms": "ms (milliseconds)",
 }
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-zµμ$%]+)|(?P<op>\*\*|\^|[*/])|(?P<power>-?\d{1,2})|(?P<one>1))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<name>[A-Za-zµμ$%]+)|(?P<op>\*\*|\^|[*/])|(?P<power>-?\d{1,2}))", re.ASCII
+)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
@@ -266,24 +271,34 @@ def to_si(value: object, unit: str) -> float:
     if not text:
         if not bare_allowed(unit):
             raise UnitError(f"a number without a unit; needed: {example(unit)}")
-        return float(number)
+        return to_float(number)
     given = _cached_unit(text)
     needed = dimension_of(unit)
     if given.dimension != needed and not (bare_allowed(unit) and not given.dimension):
         raise UnitError(f"{text!r} is not a unit of {describe(needed)}; needed: {example(unit)}")
-    return _float(number * given.factor)
+    return to_float(number * given.factor)
 
 
-def _float(number: Fraction) -> float:
+def to_float(number: Fraction) -> float:
+    """The float nearest to a number.
+
+    Raises
+    ------
+    UnitError
+        If the number is beyond all floats.
+    """
     try:
         return float(number)
     except OverflowError:
-        return math.inf
+        raise UnitError("outside the range of numbers understood") from None
 
 
 def _fraction(value: object) -> Fraction:
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    is_array = getattr(value, "ndim", 0) > 0
+    if is_array or isinstance(value, bool) or not hasattr(value, "__float__"):
         raise UnitError(f"{value!r} is not a number")
+    if isinstance(value, int):
+        return Fraction(value)
     number = float(value)
     if not math.isfinite(number):
         raise UnitError(f"{number} is not a finite number")

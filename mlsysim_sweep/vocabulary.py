@@ -57,10 +57,15 @@ LARGEST_WHOLE = 2**53
 
 
 def _whole(
-    name: str, meaning: str, *, default: int | None = None, optional: bool = False
+    name: str,
+    meaning: str,
+    *,
+    unit: str = "1",
+    default: int | None = None,
+    optional: bool = False,
 ) -> Input:
     return Input(
-        name, "1", meaning, Kind.WHOLE, 1, LARGEST_WHOLE, True, default=default, optional=optional
+        name, unit, meaning, Kind.WHOLE, 1, LARGEST_WHOLE, True, default=default, optional=optional
     )
 
 
@@ -83,21 +88,24 @@ def _choice(name: str, meaning: str, default: str | None = None) -> Input:
 
 
 # Ranges of real inputs end at 1e-30 and 1e30 so that no product or quotient of the formulas can
-# leave float64.
+# leave float64. Those of window_resolution end where powers of ten are no longer exact in float64.
 _INPUTS = (
     # Layout
     _whole("tp", "Tensor-parallel size", default=1),
     _whole("pp", "Pipeline-parallel size: number of stages", default=1),
     _whole("dp", "Data-parallel size: number of replicas"),
     _whole("microbatches", "Microbatches that each replica sends through its pipeline", default=1),
-    _whole("devices", "Devices of the job, from which dp = devices / (tp pp) follows", optional=True),
+    _whole(
+        "devices", "Devices of the job, from which dp = devices / (tp pp) follows", optional=True
+    ),
     _whole(
         "microbatch_tokens",
         "Tokens of one microbatch of one replica, from which microbatches follow",
+        unit="token",
         optional=True,
     ),
     _whole("microbatch_size", "Sequences of one microbatch of one replica", optional=True),
-    _whole("seq_len", "Tokens of one sequence", optional=True),
+    _whole("seq_len", "Tokens of one sequence", unit="token", optional=True),
     # Choices: names whose meaning is a row of data
     _choice("workload", "Model to train, from the catalog or the spec"),
     _choice("accelerator", "Device to train on, from the catalog or the spec"),
@@ -113,7 +121,7 @@ _INPUTS = (
     ),
     _choice(
         "parameter_count",
-        "Parameters that step_flops counts: all of them, or the active ones of a mixture of experts",
+        "Parameters that step_flops counts: all, or the active ones of a mixture of experts",
         "all",
     ),
     # Training step
@@ -139,6 +147,8 @@ _INPUTS = (
         "window_resolution",
         "s",
         "Resolution to which compute_time is rounded; exact when absent",
+        low=1e-22,
+        high=1e22,
         optional=True,
     ),
     # What an accelerator gives
@@ -152,9 +162,7 @@ _INPUTS = (
         "Bandwidth of one device inside its node, one direction",
         optional=True,
     ),
-    _real(
-        "scaleout_bandwidth", "byte/s", "Usual network bandwidth of one device", optional=True
-    ),
+    _real("scaleout_bandwidth", "byte/s", "Usual network bandwidth of one device", optional=True),
     _real("tdp", "W", "Rated power of one device", optional=True),
     # What a workload gives
     _real("parameters", "parameter", "Parameters of the model"),
@@ -172,7 +180,9 @@ _INPUTS = (
     _whole("head_dim", "Width of one attention head", optional=True),
     _whole("ffn_hidden", "Width of the feed-forward layer", optional=True),
     _whole("vocabulary", "Entries of the token vocabulary", optional=True),
-    _whole("context_length", "Tokens of the longest sequence trained on", optional=True),
+    _whole(
+        "context_length", "Tokens of the longest sequence trained on", unit="token", optional=True
+    ),
     _whole("experts", "Experts of one mixture layer", optional=True),
     _whole("experts_per_token", "Experts that one token visits", optional=True),
     _whole("expert_ffn_hidden", "Width of one expert", optional=True),

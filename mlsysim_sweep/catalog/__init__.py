@@ -10,7 +10,7 @@ import functools
 import re
 import tomllib
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -49,9 +49,22 @@ FACTS: Mapping[str, tuple[str, ...]] = {
 """The inputs that a row of each table can give."""
 
 _NEEDED = {"accelerator": ("peak_flops",), "workload": ("parameters",), "link": ("link_bandwidth",)}
-_REMARKS = frozenset(
-    {"title", "vendor", "year", "note", "sources", "scope", "gated_mlp", "tied_embeddings"}
-)
+_REMARKS: Mapping[str, type] = {
+    "title": str,
+    "vendor": str,
+    "year": int,
+    "note": str,
+    "scope": str,
+    "gated_mlp": bool,
+    "tied_embeddings": bool,
+    "sources": list,
+}
+_REMARK_KINDS = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list of tables",
+}
 _NAME_LENGTH = 80
 _RESERVED = re.compile(r"[\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]")
 
@@ -71,12 +84,14 @@ class Row:
         row: dict[str, Any] = {"name": self.name, **self.facts}
         if self.peaks:
             row["peak_flops"] = dict(self.peaks)
-        remarks = {k: v for k, v in self.remarks.items() if k not in ("sources",)}
         sources = [
-            {**source, "read": str(source["read"])} if "read" in source else dict(source)
+            {
+                k: [str(part) for part in v] if isinstance(v, list) else str(v)
+                for k, v in source.items()
+            }
             for source in self.remarks.get("sources", ())
         ]
-        return {**row, **remarks, **({"sources": sources} if sources else {})}
+        return {**row, **self.remarks, **({"sources": sources} if sources else {})}
 
 
 Table = Mapping[str, Row]
@@ -108,7 +123,8 @@ def read_row(table: str, name: str, given: Mapping[str, Any]) -> Row:
     Mistake
         Naming the table, the row and the field.
     """
-    place = f"{table}.{clean_name(name, table)}"
+    name = clean_name(name, table)
+    place = f"{table}.{name}"
     if not isinstance(given, Mapping):
         raise Mistake(place, f"{shown(given)} given", f"a table of facts, [{place}]")
     known = {*FACTS[table], *_REMARKS, *(("peak_flops",) if table == "accelerator" else ())}
@@ -118,11 +134,20 @@ def read_row(table: str, name: str, given: Mapping[str, Any]) -> Row:
     for needed in _NEEDED[table]:
         if needed not in given:
             raise Mistake(f"{place}.{needed}", "missing", "a value", _row_example(needed))
+    for key, kind in _REMARKS.items():
+        if key in given and not _is_remark(given[key], kind):
+            raise Mistake(f"{place}.{key}", f"{shown(given[key])} given", _REMARK_KINDS[kind])
     facts = {k: read_fact(f"{place}.{k}", k, given[k]) for k in FACTS[table] if k in given}
     peaks = _read_peaks(place, given["peak_flops"]) if table == "accelerator" else {}
     if table == "workload":
         facts.setdefault("active_parameters", facts["parameters"])
     return Row(table, name, facts, peaks, {k: v for k, v in given.items() if k in _REMARKS})
+
+
+def _is_remark(given: object, kind: type) -> bool:
+    if kind is list:
+        return isinstance(given, list) and all(isinstance(source, Mapping) for source in given)
+    return type(given) is kind
 
 
 def _row_example(key: str) -> str:
@@ -205,8 +230,9 @@ class Catalog:
         for table, rows in given.items():
             if not isinstance(rows, Mapping):
                 raise Mistake(table, f"{shown(rows)} given", f"tables such as [{table}.MyName]")
-            own[table] = {clean_name(n, table): read_row(table, n, row) for n, row in rows.items()}
-            _refuse_case_twins(table, own[table])
+            read = [read_row(table, name, row) for name, row in rows.items()]
+            _refuse_twins(table, [row.name for row in read])
+            own[table] = {row.name: row for row in read}
         return cls(own)
 
     def table(self, table: str) -> Table:
@@ -231,13 +257,14 @@ class Catalog:
         return Catalog({**self.own, row.table: {**self.own.get(row.table, {}), row.name: row}})
 
 
-def _refuse_case_twins(table: str, rows: Table) -> None:
+def _refuse_twins(table: str, names: Sequence[str]) -> None:
     folded = {name.casefold(): name for name in bundled_table(table)}
-    for name in rows:
-        twin = folded.get(name.casefold(), name)
+    for i, name in enumerate(names):
+        twin = folded.setdefault(name.casefold(), name)
         if twin != name:
             raise Mistake(f"{table}.{name}", f'differs from "{twin}" only in case', "another name")
-        folded[name.casefold()] = name
+        if name in names[:i]:
+            raise Mistake(f"{table}.{name}", "given twice, in two Unicode forms", "another name")
 
 
 def read_file(path: Path) -> Mapping[str, Any]:
@@ -252,6 +279,9 @@ def read_file(path: Path) -> Mapping[str, Any]:
     for table in rows:
         if table not in FACTS:
             raise unknown(path.name, table, FACTS)
+        if not isinstance(rows[table], Mapping):
+            given = f"{shown(rows[table])} given"
+            raise Mistake(f"{path.name}: {table}", given, f"tables such as [{table}.MyName]")
     return rows
 
 
@@ -267,12 +297,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         If the file cannot be read or is not TOML.
     """
     try:
-        if path.stat().st_size > _LARGEST_TOML:
-            raise Mistake(str(path), "larger than 256 MiB", "a spec or catalog file")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8-sig") if size <= _LARGEST_TOML else None
+        found = None if text is None else tomllib.loads(text)
+    except ValueError as error:  # its own error, bytes that are not UTF-8, a number of 5,000 digits
         raise Mistake(str(path), f"not valid TOML: {error}") from None
     except RecursionError:
         raise Mistake(str(path), "not valid TOML: nested too deeply") from None
     except OSError as error:
         raise Mistake(str(path), f"cannot be read: {error.strerror}", "a TOML file") from None
+    if found is None:
+        raise Mistake(str(path), "larger than 256 MiB", "a spec or catalog file")
+    return found

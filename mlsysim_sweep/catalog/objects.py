@@ -51,14 +51,19 @@ def adopt(table: str, given: Any) -> Row:
     """
     if isinstance(given, Row):
         if given.table != table:
-            raise Mistake(table, f"a row of the {given.table} table given", f"an {table}")
+            raise Mistake(
+                table, f"a row of the {given.table} table given", f"a row of the {table} table"
+            )
         return given
     if table == "accelerator" and hasattr(given, "compute") and hasattr(given, "memory"):
         return _accelerator(given)
     if table == "workload" and hasattr(given, "parameters") and hasattr(given, "name"):
         return _workload(given)
     raise Mistake(
-        table, f"{shown(given)} given", "a name, a catalog row or an mlsysim object", f'"{_NAMES[table]}"'
+        table,
+        f"{shown(given)} given",
+        "a name, a catalog row or an mlsysim object",
+        f'"{_NAMES[table]}"',
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,15 @@ class Best:
     """
 
     def __init__(self, plan: Plan, k: int, by: str) -> None:
-        self.k = k
+        self.k = max(k, 0)
         self.by = by
         self._columns = plan.grid.axis_columns + plan.grid.columns
         self._rows: list[tuple[float, dict[str, Any]]] = []
 
     def __call__(self, points: Points) -> None:
+        """Take note of the survivors of one block."""
+        if not self.k:
+            return
         values = np.asarray(points(self.by), float)
         full = len(self._rows) == self.k
         candidates = np.flatnonzero(values < self._rows[-1][0]) if full else np.arange(len(values))
@@ -50,5 +54,6 @@ def row(points: Points, i: int, columns: tuple[str, ...]) -> dict[str, Any]:
             value = np.broadcast_to(points(name), (points.count,))[i]
         formula = points.box.plan.graph.formulas.get(name)
         plain = value.item() if isinstance(value, np.generic) else value
-        found[name] = int(plain) if formula is not None and formula.whole else plain
+        is_whole = formula is not None and formula.whole and math.isfinite(plain)
+        found[name] = int(plain) if is_whole else plain
     return found

@@ -8,6 +8,7 @@ one-dimensional. The same kernels serve both: ``k(x)[i] == k(x[i])``, bit for bi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,10 +20,14 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Box:
-    """A slab of a grid; quantities are evaluated when first asked for, then kept."""
+    """A slab of a grid; quantities are evaluated when first asked for, then kept.
 
-    def __init__(self, plan: Plan, slices: Slices) -> None:
+    Those that the plan evaluates once are taken from ``full``, the box that is the whole grid.
+    """
+
+    def __init__(self, plan: Plan, slices: Slices, full: Box | None = None) -> None:
         self.plan = plan
+        self._full = full
         self.slices = dict(zip(plan.grid.dims, slices, strict=True))
         self.shape = tuple(s.stop - s.start for s in slices)
         self._lengths = dict(zip(plan.grid.dims, self.shape, strict=True))
@@ -41,6 +46,10 @@ class Box:
         """Number of values of a quantity on its own axes in this box."""
         return math.prod(self._lengths[dim] for dim in self.plan.dims[name])
 
+    def has(self, name: str) -> bool:
+        """Whether the values of a quantity are at hand."""
+        return name in self._values or name in self.plan.once or name in self.plan.grid.fields
+
     def __call__(self, name: str) -> Array:
         """Values of an input or quantity on the open mesh."""
         if name not in self._values:
@@ -50,25 +59,47 @@ class Box:
     def _evaluate(self, name: str) -> Array:
         given = self.plan.grid.fields.get(name)
         if given is not None:
-            part = (*(self.slices[dim] for dim in given.dims), ...)
-            return given.values[part].reshape(self.open_shape(given.dims))
+            here: Any = (*(self.slices[dim] for dim in given.dims), ...)
+            part: Array = given.values[here]
+            return part.reshape(self.open_shape(given.dims))
+        if self._full is not None and name in self.plan.once:
+            values = self._full(name)
+            return values[part_of(tuple(self.slices.values()), values.shape)]
         graph = self.plan.graph
         arguments = {parent: self(parent) for parent in graph.parents(name)}
-        return np.asarray(graph.formulas[name].function(**arguments))
+        values = np.asarray(graph.formulas[name].function(**arguments))
+        return values if values.ndim else values.reshape(self.open_shape(()))
+
+
+def part_of(slices: Slices, shape: tuple[int, ...]) -> Slices:
+    """The slices that cut a block out of an array that has length 1 on some axes."""
+    return tuple(s if n > 1 else slice(0, 1) for s, n in zip(slices, shape, strict=True))
+
+
+def whole(plan: Plan) -> Box:
+    """The box that is the whole grid."""
+    return Box(plan, tuple(slice(0, n) for n in plan.grid.shape))
+
+
+def boxes(plan: Plan) -> Iterator[Box]:
+    """The blocks of a grid, in the order of rows."""
+    full = whole(plan)
+    for slices in plan.blocks():
+        yield Box(plan, slices, full)
 
 
 class Points:
     """Some points of a box, in the order of the grid; quantities are one-dimensional arrays.
 
-    ``index`` holds the position on each axis of the box; None stands for all of its points.
+    ``flat`` holds their positions in the flattened box; None stands for all of its points.
     """
 
-    def __init__(self, box: Box, index: tuple[Array, ...] | None) -> None:
+    def __init__(self, box: Box, flat: Array | None) -> None:
         self.box = box
-        self.index = index
-        self.count = box.points if index is None else len(index[0])
+        self.flat = flat
+        self.count = box.points if flat is None else len(flat)
         self._values: dict[str, Array] = {}
-        self._flat: dict[tuple[bool, ...], Array] = {}
+        self._places: dict[tuple[bool, ...], Array] = {}
 
     @classmethod
     def where(cls, box: Box, mask: Array | None) -> Points:
@@ -76,26 +107,26 @@ class Points:
         if mask is None:
             return cls(box, None)
         flat = np.flatnonzero(np.broadcast_to(mask, box.shape))
-        return cls(box, None if len(flat) == box.points else np.unravel_index(flat, box.shape))
+        return cls(box, None if len(flat) == box.points else flat)
 
     def kept(self, holds: Array) -> Points:
         """The points among these at which ``holds`` is true."""
         keep = np.flatnonzero(np.broadcast_to(holds, (self.count,)))
         if len(keep) == self.count:
             return self
-        if self.index is None:
-            return Points(self.box, np.unravel_index(keep, self.box.shape))
-        return Points(self.box, tuple(index[keep] for index in self.index))
+        return Points(self.box, keep if self.flat is None else self.flat[keep])
 
     def __call__(self, name: str) -> Array:
         """Values of an input or quantity at these points.
 
-        A quantity with fewer values in the box than there are points is evaluated there and
-        gathered; one with more is evaluated from the gathered values of what it depends on.
+        A quantity that the box has, or that has fewer values in the box than there are points, is
+        gathered from there; another is evaluated from the gathered values of what it depends on.
         """
         if name not in self._values:
-            small = self.box.cells(name) <= self.count or name in self.box.plan.grid.fields
-            self._values[name] = self._gathered(self.box(name)) if small else self._evaluated(name)
+            if self.box.has(name) or self.box.cells(name) <= self.count:
+                self._values[name] = self._gathered(self.box(name))
+            else:
+                self._values[name] = self._evaluated(name)
         return self._values[name]
 
     def _evaluated(self, name: str) -> Array:
@@ -104,30 +135,41 @@ class Points:
         return np.asarray(graph.formulas[name].function(**arguments))
 
     def _gathered(self, values: Array) -> Array:
-        if self.index is None:
+        if self.flat is None:
             return np.broadcast_to(values, self.box.shape).reshape(-1)
-        long = tuple(length > 1 for length in values.shape)
-        if not any(long):
-            return np.broadcast_to(values.reshape(-1)[:1], (self.count,))
-        return values.reshape(-1)[self._flat_index(long, values.shape)]
+        if values.size == 1:
+            return np.broadcast_to(values.reshape(-1), (self.count,))
+        return values.reshape(-1)[self._places_in(values.shape)]
 
-    def _flat_index(self, long: tuple[bool, ...], shape: tuple[int, ...]) -> Array:
-        """Positions of these points in a flattened array that is long on some axes only."""
-        if long not in self._flat:
-            assert self.index is not None
-            flat: Array | None = None
-            for position, is_long, length in zip(self.index, long, shape, strict=True):
-                if is_long:
-                    flat = position if flat is None else flat * length + position
-            assert flat is not None
-            self._flat[long] = flat
-        return self._flat[long]
+    def _places_in(self, shape: tuple[int, ...]) -> Array:
+        """Positions of these points in a flattened array that has length 1 on some axes."""
+        assert self.flat is not None
+        long = tuple(length > 1 for length in shape)
+        if shape == self.box.shape:
+            return self.flat
+        if long not in self._places:
+            places: Array | None = None
+            for axis, length in enumerate(shape):
+                if length > 1:
+                    at = self._on_axis(axis)
+                    places = at if places is None else places * length + at
+            assert places is not None
+            self._places[long] = places
+        return self._places[long]
+
+    def _on_axis(self, axis: int) -> Array:
+        """Position of each point on one axis of the box."""
+        shape = self.box.shape
+        if self.flat is None:
+            spread = np.arange(shape[axis]).reshape([-1] + [1] * len(shape[axis + 1 :]))
+            return np.broadcast_to(spread, shape).reshape(-1)
+        inner = math.prod(shape[axis + 1 :])
+        places = self.flat if inner == 1 else self.flat // inner
+        outermost = math.prod(shape[:axis]) == 1
+        return places if outermost else places - places // shape[axis] * shape[axis]
 
     def positions(self, dim: str) -> Array:
         """Position of each point on one axis of the whole grid."""
         axis = self.box.plan.grid.dims.index(dim)
-        start = self.box.slices[dim].start
-        if self.index is not None:
-            return self.index[axis] + start
-        spread = np.arange(self.box.shape[axis]).reshape(self.box.open_shape((dim,)))
-        return np.broadcast_to(spread, self.box.shape).reshape(-1) + start
+        start: int = self.box.slices[dim].start
+        return self._on_axis(axis) + start

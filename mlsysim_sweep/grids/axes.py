@@ -51,14 +51,20 @@ def read_values(name: str, given: Sequence[Any] | Array) -> Array:
         labels = np.empty(len(given), object)
         labels[:] = [_text(name, i, v) for i, v in enumerate(given)]
         return labels
-    values = _numbers(entry, given)
+    return _checked(entry, _numbers(entry, given), given)
+
+
+def _checked(entry: Input, values: Array, given: Sequence[Any] | Array | None = None) -> Array:
+    """Numbers in base units, their range checked, in the type of the input."""
     bad = ~(np.isfinite(values) & (values >= entry.low) & (values <= entry.high))
     if not entry.low_allowed:
         bad |= values == entry.low
     if entry.kind is Kind.WHOLE:
         bad |= values != np.floor(np.where(np.isfinite(values), values, 0.5))
     if bad.any():
-        raise _refused(entry, int(np.flatnonzero(bad)[0]), given)
+        several = values if given is None else given
+        index = int(np.flatnonzero(bad)[0])
+        raise _refused(entry, several[index], index if len(several) > 1 else None)
     return values.astype(np.int64) if entry.kind is Kind.WHOLE else values.astype(np.float64)
 
 
@@ -71,12 +77,14 @@ def _text(name: str, index: int, given: object) -> str:
 def _numbers(entry: Input, given: Sequence[Any] | Array) -> Array:
     """The numbers of one input in base units, not yet checked against its range."""
     if hasattr(given, "magnitude") and hasattr(given, "units"):
-        factor = units.to_si(type(given)(1.0, given.units), entry.unit)
-        return np.asarray(given.magnitude, float) * factor
+        one: Any = type(given)
+        return np.asarray(given.magnitude, float) * _one_number(entry, one(1.0, given.units))
     plain = _plain(given)
     if plain is not None and units.bare_allowed(entry.unit):
         return plain
-    return np.array([_one_number(entry, i, v) for i, v in enumerate(given)], float)
+    if len(given) == 1:
+        return np.array([_one_number(entry, given[0])])
+    return np.array([_one_number(entry, v, i) for i, v in enumerate(given)], float)
 
 
 def _plain(given: Sequence[Any] | Array) -> Array | None:
@@ -89,26 +97,28 @@ def _plain(given: Sequence[Any] | Array) -> Array | None:
     return np.array(given, float) if kinds == {float} else None
 
 
-def _one_number(entry: Input, index: int, given: object) -> float:
-    example = f"{entry.name} = {units.example(entry.unit)}"
+def _one_number(entry: Input, given: object, index: int | None = None) -> float:
     is_text = isinstance(given, str) and entry.kind is not Kind.WHOLE
     is_number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
-    if not (is_text or is_number or hasattr(given, "magnitude")):
-        raise _refused(entry, index, [given] * (index + 1))
+    too_large = isinstance(given, numbers.Integral) and abs(int(given)) > entry.high
+    # NaN and infinity are numbers that nothing allows.
+    is_odd = isinstance(given, float | np.floating) and not np.isfinite(given)
+    if too_large or is_odd or not (is_text or is_number or hasattr(given, "magnitude")):
+        raise _refused(entry, given, index)
     try:
         return units.to_si(given, entry.unit)
-    except (units.UnitError, OverflowError) as error:
-        raise Mistake(entry.name, f"{shown(given)}: {error}", entry.allowed, example) from None
+    except units.UnitError as error:
+        raise _refused(entry, given, index, error) from None
 
 
-def _refused(entry: Input, index: int, given: Sequence[Any] | Array) -> Mistake:
-    where = f" at position {index}" if len(given) > 1 else ""
-    value = given[index]
-    plain = value.item() if isinstance(value, np.generic) else value
+def _refused(
+    entry: Input, given: object, index: int | None, error: units.UnitError | None = None
+) -> Mistake:
+    plain = given.item() if isinstance(given, np.generic) else given
+    place = "" if index is None else f" at position {index}"
+    problem = f"{shown(plain)}{place}: {error}" if error else f"{shown(plain)} given{place}"
     example = "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
-    return Mistake(
-        entry.name, f"{shown(plain)} given{where}", entry.allowed, f"{entry.name} = {example}"
-    )
+    return Mistake(entry.name, problem, "" if error else entry.allowed, f"{entry.name} = {example}")
 
 
 # --- axes ----------------------------------------------------------------------------------------
@@ -129,38 +139,71 @@ def read_axis(name: str, given: object) -> AxisValues:
     Raises
     ------
     Mistake
-        If the form is unknown, the axis is empty or too long, or a value is not allowed or twice.
+        If the form is unknown, the axis is empty or too long, or a value is not allowed.
     """
     if name not in VOCABULARY:
         raise unknown("axes", name, VOCABULARY)
     if isinstance(given, Mapping):
         axis = _read_form(name, given)
-    elif isinstance(given, str | bytes) or not hasattr(given, "__len__") or _is_scalar(given):
+    elif isinstance(given, str | bytes) or not hasattr(given, "__len__") or _rank(given) != 1:
         raise Mistake(
-            name, f"{shown(given)} given", "a list of values or a form", f"{name} = [{shown(given)}]"
+            name,
+            f"{shown(given)} given",
+            "a list of values or a form",
+            f"{name} = [{shown(given)}]",
         )
     else:
         values: Any = given
+        if not (isinstance(given, list | tuple | range | np.ndarray) or hasattr(given, "magnitude")):
+            values = list(values)
         axis = AxisValues(name, len(values), lambda: read_values(name, values))
     if axis.count < 1:
         raise Mistake(name, "an empty axis", "at least one value")
     if axis.count > LONGEST_AXIS:
         raise Mistake(name, f"{axis.count:,} values", f"at most {LONGEST_AXIS:,} on one axis")
-    return AxisValues(name, axis.count, lambda: _distinct(name, axis.make()))
+    return axis
 
 
-def _is_scalar(given: Any) -> bool:
-    return np.ndim(getattr(given, "magnitude", given)) == 0 and not isinstance(given, range)
+def _rank(given: Any) -> int:
+    # Not np.ndim of a list: it would make an array of it, which pint quantities refuse.
+    is_list = isinstance(given, list | tuple | range)
+    return 1 if is_list else np.ndim(getattr(given, "magnitude", given))
 
 
-def _distinct(name: str, values: Array) -> Array:
-    unique, counts = np.unique(values.astype(str) if values.dtype == object else values,
-                               return_counts=True)
-    if len(unique) < len(values):
-        twice = unique[counts > 1][0]
-        plain = twice.item() if isinstance(twice, np.generic) else twice
-        raise Mistake(name, f"{shown(plain)} is given twice", "each value once")
-    return values
+def make_labels(group: Sequence[AxisValues]) -> dict[str, Array]:
+    """The values of one axis, or of several that are walked together.
+
+    Raises
+    ------
+    Mistake
+        If a value is there twice; of axes walked together, a combination of values.
+    """
+    labels = {axis.name: axis.make() for axis in group}
+    if any(_is_sorted(values) for values in labels.values()):
+        return labels
+    codes = np.zeros(group[0].count, np.int64)
+    for values in labels.values():
+        code = _codes(values.astype(str) if values.dtype == object else values)
+        codes = _codes(codes * len(code) + code)
+    if np.max(codes) + 1 < len(codes):
+        seen, counts = np.unique(codes, return_counts=True)
+        twice = int(np.flatnonzero(codes == seen[counts > 1][0])[0])
+        given = ", ".join(shown(v[twice : twice + 1].tolist()[0]) for v in labels.values())
+        raise Mistake(" and ".join(labels), f"{given} is given twice", "each value once")
+    return labels
+
+
+def _is_sorted(values: Array) -> bool:
+    """Whether values only rise or only fall, so that none is there twice."""
+    if values.dtype == object:
+        return False
+    left, right = values[:-1], values[1:]
+    return bool((left < right).all() or (left > right).all())
+
+
+def _codes(values: Array) -> Array:
+    """The place of each value among the distinct ones."""
+    return np.unique(values, return_inverse=True)[1]
 
 
 _FORMS: Mapping[str, str] = {
@@ -192,10 +235,11 @@ def _arguments(entry: Input, form: str, given: object, least: int, most: int) ->
 
 
 def _whole(entry: Input, form: str, given: object) -> int:
-    exact = isinstance(given, int | np.integer) or (isinstance(given, float) and given.is_integer())
-    if isinstance(given, bool) or not exact or not 1 <= int(given) <= LARGEST_WHOLE:  # type: ignore[call-overload]
+    is_number = isinstance(given, int | float | np.integer) and not isinstance(given, bool)
+    number: Any = given if is_number else 0
+    if not 1 <= number <= LARGEST_WHOLE or number != int(number):
         raise Mistake(entry.name, f"{form}: {shown(given)} given", _FORMS[form])
-    return int(given)  # type: ignore[call-overload]
+    return int(number)
 
 
 def _whole_only(entry: Input, form: str) -> None:
@@ -225,40 +269,57 @@ def _range(entry: Input, form: str, given: object) -> AxisValues:
     arguments = _arguments(entry, form, given, 2, 3)
     if entry.kind is not Kind.WHOLE and len(arguments) == 2:
         raise Mistake(entry.name, f"{form} = {shown(given)} given", "a step as third value")
+    # As the decimals that people write: 0.1, and not the float nearest to it.
     first, last, step = (
-        Fraction(_one_number(entry, 0, v)) for v in (*arguments, *([1] * (3 - len(arguments))))
+        Fraction(repr(_one_number(entry, v))) for v in (*arguments, *([1] * (3 - len(arguments))))
     )
     if step <= 0:
         raise Mistake(entry.name, f"{form}: a step of {float(step):g} given", "a step above 0")
-    count = max(0, math.floor((last - first) / step * (1 + Fraction(1, 2**48))) + 1)
-
-    def make() -> Array:
-        values = float(first) + np.arange(count) * float(step)
-        return read_values(entry.name, values if entry.kind is Kind.REAL else _to_whole(values))
-
-    return AxisValues(entry.name, count, make)
+    count = max(0, (last - first) // step + 1)
+    return AxisValues(entry.name, count, lambda: _checked(entry, _steps(first, step, count)))
 
 
-def _to_whole(values: Array) -> Array:
-    return values.astype(np.int64) if (values == np.floor(values)).all() else values
+def _steps(first: Fraction, step: Fraction, count: int) -> Array:
+    """``first + k step``, each rounded once where that is possible: 0.1 + 2 x 0.1 is 0.3."""
+    scale = math.lcm(first.denominator, step.denominator)
+    start, stride = int(first * scale), int(step * scale)
+    if max(scale, abs(start), abs(start + count * stride)) < 2**53:
+        return (start + np.arange(count) * stride) / scale
+    return np.linspace(float(first), float(first + (count - 1) * step), count)
+
+
+_MOST_ROUNDED = 10**6
 
 
 def _space(entry: Input, form: str, given: object) -> AxisValues:
     """``[first, last, number]``; for whole inputs rounded, equal neighbours kept once."""
     first, last, number = _arguments(entry, form, given, 3, 3)
-    low, high, count = _one_number(entry, 0, first), _one_number(entry, 0, last), _whole(entry, form, number)
+    low, high = _one_number(entry, first), _one_number(entry, last)
+    count = _whole(entry, form, number)
+    for end, given_end in ((low, first), (high, last)):
+        if not entry.low <= end <= entry.high:
+            raise _refused(entry, given_end, None)
     if form == "geomspace" and not (low > 0 and high > 0):
         raise Mistake(entry.name, f"{form} = {shown(given)} given", "ends above 0")
-    spaced = np.geomspace if form == "geomspace" else np.linspace
-    if entry.kind is Kind.WHOLE and count <= LONGEST_AXIS:
-        values = np.unique(np.rint(spaced(low, high, count)).astype(np.int64))
-        values = values if low <= high else values[::-1]
-        return AxisValues(entry.name, len(values), lambda: read_values(entry.name, values))
-    return AxisValues(entry.name, count, lambda: read_values(entry.name, spaced(low, high, count)))
+
+    def spaced() -> Array:
+        if form == "geomspace":
+            return np.geomspace(low, high, count)
+        start = Fraction(repr(low))
+        return _steps(start, (Fraction(repr(high)) - start) / max(count - 1, 1), count)
+
+    if entry.kind is not Kind.WHOLE:
+        return AxisValues(entry.name, count, lambda: _checked(entry, spaced()))
+    if count > _MOST_ROUNDED:
+        needed = f"at most {_MOST_ROUNDED:,} whole numbers, or a range"
+        raise Mistake(entry.name, f"{form}: {count:,} values given", needed)
+    values = np.unique(np.rint(spaced()).astype(np.int64))
+    values = values if low <= high else values[::-1]
+    return AxisValues(entry.name, len(values), lambda: values)
 
 
 def is_axis_form(given: object) -> bool:
     """Whether a value stands for several: a list, an array or a form."""
     if isinstance(given, Mapping) or hasattr(getattr(given, "magnitude", None), "__len__"):
         return True
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes) and not _is_scalar(given)
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes) and _rank(given) > 0

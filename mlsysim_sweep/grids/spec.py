@@ -5,8 +5,11 @@ Values are read later, with the model at hand (:mod:`mlsysim_sweep.grids.grid`).
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
+import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,33 +78,40 @@ class Feasible:
         for key in given:
             if key not in cls.__dataclass_fields__:
                 raise unknown("feasible", key, cls.__dataclass_fields__)
-        where = given.get("where", ())
-        asked = cls(**{**given, "where": (where,) if isinstance(where, str) else tuple(where)})
-        if asked.memory not in MEMORY_RULES:
+        where = _texts("feasible.where", given.get("where", ()))
+        asked = cls(**{**given, "where": where})
+        if not isinstance(asked.memory, str) or asked.memory not in MEMORY_RULES:
             raise unknown("feasible.memory", asked.memory, MEMORY_RULES)
         share = asked.headroom
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
             needed = "usable share of device memory in (0, 1]"
             raise Mistake("feasible.headroom", f"{shown(share)} given", needed, "headroom = 0.9")
         if not isinstance(asked.tp_within_node, bool):
-            raise Mistake("feasible.tp_within_node", f"{shown(asked.tp_within_node)} given",
-                          "true or false")
+            raise Mistake(
+                "feasible.tp_within_node", f"{shown(asked.tp_within_node)} given", "true or false"
+            )
         _check_devices(asked.devices)
         return asked
 
 
 def _check_devices(devices: object) -> None:
     if not isinstance(devices, Mapping):
-        raise Mistake("feasible.devices", f"{shown(devices)} given", "a table",
-                      "devices = { equal = 1024 }")
+        raise Mistake(
+            "feasible.devices", f"{shown(devices)} given", "a table", "devices = { equal = 1024 }"
+        )
     for key, value in devices.items():
         if key not in DEVICE_RULES:
             raise unknown("feasible.devices", key, DEVICE_RULES)
         values = value if key == "one_of" and isinstance(value, list | tuple) else [value]
-        if not values or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
-            raise Mistake(f"feasible.devices.{key}", f"{shown(value)} given",
-                          "a whole number from 1" + (", or several" if key == "one_of" else ""),
-                          f"{key} = {'[512, 1024]' if key == 'one_of' else '1024'}")
+        if not values or any(
+            isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values
+        ):
+            raise Mistake(
+                f"feasible.devices.{key}",
+                f"{shown(value)} given",
+                "a whole number from 1" + (", or several" if key == "one_of" else ""),
+                f"{key} = {'[512, 1024]' if key == 'one_of' else '1024'}",
+            )
 
 
 @dataclass(frozen=True)
@@ -143,10 +153,10 @@ class Spec:
             name=clean_name(sweep.get("name", "sweep"), "sweep.name"),
             model=sweep.get("model", "parallel_layout"),
             inputs=dict(_table(given, "inputs")),
-            axes=dict(_table(given, "axes")),
-            zips=tuple(_groups(given.get("zip", ()))),
+            axes=_kept(_table(given, "axes")),
+            zips=tuple(_kept(group) for group in _groups(given.get("zip", ()))),
             feasible=Feasible.read(_table(given, "feasible")),
-            columns=_columns(output.get("columns", "all")),
+            columns=read_columns(output.get("columns", "all")),
             rows=rows,
             max_points=_points(sweep.get("max_points", MOST_POINTS)),
         )
@@ -154,7 +164,7 @@ class Spec:
         return spec
 
     def check_names(self) -> None:
-        """Refuse unknown inputs, an input given twice, and two inputs that decide the same thing."""
+        """Refuse unknown inputs, an input given twice, and two that decide the same thing."""
         if self.model not in MODELS:
             raise unknown("sweep.model", self.model, MODELS)
         places: dict[str, str] = {}
@@ -164,7 +174,9 @@ class Spec:
                 if name not in VOCABULARY:
                     raise unknown(section, name, VOCABULARY)
                 if name in places:
-                    raise Mistake(f"{section}.{name}", f"also given in [{places[name]}]", "one of them")
+                    raise Mistake(
+                        f"{section}.{name}", f"also given in [{places[name]}]", "one of them"
+                    )
                 places[name] = section
         for name, other in replacements():
             if name in places and other in places:
@@ -183,7 +195,7 @@ class Spec:
         What is named takes the place of the same input wherever it stood, and of an input that it
         is given instead of (``dp`` takes the place of ``devices``).
         """
-        inputs, axes = dict(inputs or {}), dict(axes or {})
+        inputs, axes = dict(inputs or {}), _kept(axes or {})
         gone = {*inputs, *axes}
         pairs = replacements()
         gone |= {b for a, b in pairs if a in gone} | {a for a, b in pairs if b in gone}
@@ -231,6 +243,14 @@ def _table(given: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return found
 
 
+def _kept(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes as they are now: a list or an array may change after it was given."""
+    return {
+        name: tuple(given) if isinstance(given, list) else copy.copy(given)
+        for name, given in axes.items()
+    }
+
+
 def _check_keys(section: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
@@ -246,25 +266,33 @@ def _texts(field_name: str, given: object) -> tuple[str, ...]:
 
 def _groups(given: object) -> list[Mapping[str, Any]]:
     groups = [given] if isinstance(given, Mapping) else given
-    if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) for g in groups):
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(g, Mapping) and g for g in groups
+    ):
         raise Mistake("zip", f"{shown(given)} given", "[[zip]] tables of axes of equal length")
     return list(groups)
 
 
-def _columns(given: object) -> tuple[str, ...] | None:
+def read_columns(given: object) -> tuple[str, ...] | None:
+    """The quantities wanted; None stands for all of them."""
     if isinstance(given, str):
         if given != "all":
-            raise Mistake("output.columns", f"{shown(given)} given", '"all" or a list of quantities',
-                          'columns = ["step_time", "n_devices"]')
+            raise Mistake(
+                "output.columns",
+                f"{shown(given)} given",
+                '"all" or a list of quantities',
+                'columns = ["step_time", "n_devices"]',
+            )
         return None
     columns = _texts("output.columns", given)
-    if len(set(columns)) < len(columns):
-        raise Mistake("output.columns", "a quantity is listed twice", "each once")
+    if len(set(columns)) < len(columns) or not columns:
+        problem = "a quantity is listed twice" if columns else "an empty list"
+        raise Mistake("output.columns", problem, "each quantity once, or all", 'columns = "all"')
     return columns
 
 
 def _points(given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 1:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given < math.inf:
         raise Mistake("sweep.max_points", f"{shown(given)} given", "a whole number from 1")
     return int(given)
 
@@ -283,14 +311,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list | tuple | range | np.ndarray):
-        if np.ndim(value) == 1 and len(value) > _LONG:
-            digest = hashlib.sha256(np.asarray(value).tobytes()).hexdigest()
+        if isinstance(value, np.ndarray) and value.ndim == 0:
+            return value.item()
+        if len(value) > _LONG:
             ends = {"first": _plain(value[0]), "last": _plain(value[-1])}
-            return {"values": len(value), **ends, "sha256": digest}
+            return {"values": len(value), **ends, "sha256": _digest(value)}
         return [_plain(v) for v in (value.tolist() if isinstance(value, np.ndarray) else value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(getattr(value, "name", value))
+
+
+def _digest(values: Any) -> str:
+    """Hash of a long list: its numbers or texts as they lie in memory, others as they read."""
+    is_array = isinstance(values, range | np.ndarray)
+    array = np.asarray(values if is_array else [_plain(value) for value in values])
+    content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 # --- where specs are found -----------------------------------------------------------------------
@@ -318,6 +355,6 @@ def load(source: str | Path) -> Spec:
     if str(source) in bundled() and not path.suffix:
         text = resources.files(__package__).joinpath(f"{source}.toml").read_text(encoding="utf-8")
         return Spec.read(tomllib.loads(text))
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, false for a name that no file can have
         raise unknown("spec", str(source), bundled(), "mlsysim-sweep list grids")
     return Spec.read(read_toml(path), path.parent)

@@ -64,6 +64,10 @@ def compute_time(
     return exact if window_resolution is None else _rounded(exact, window_resolution)
 
 
+_TENS = np.array([10**power for power in range(23)], np.float64)
+"""Powers of ten, all that are exact in float64; a library's ``pow`` need not give these."""
+
+
 def _rounded(exact: Floats, resolution: Floats) -> Floats:
     """``exact`` to the nearest multiple of ``resolution``, ties to even.
 
@@ -75,8 +79,8 @@ def _rounded(exact: Floats, resolution: Floats) -> Floats:
     """
     second = resolution / np.abs(_magnitude(resolution))
     decimals = np.rint(-np.log10(_magnitude(resolution)))
-    decimal = np.abs(_magnitude(resolution) - 10.0**-decimals) < 1e-12
-    up, down = 10.0 ** np.clip(decimals, 0, 22), 10.0 ** np.clip(-decimals, 0, 22)
+    up, down = (_TENS[np.clip(d, 0, 22).astype(np.int64)] for d in (decimals, -decimals))
+    decimal = np.abs(_magnitude(resolution) - down / up) < 1e-12
     places = _round_half_even(_magnitude(exact), up, down) * second
     multiples = np.rint(exact / resolution) * resolution
     return np.where(decimal, places, multiples)
@@ -99,7 +103,8 @@ def _round_half_even(value: Floats, up: Floats, down: Floats) -> Floats:
     whole = np.rint(scaled)
     gap = scaled - whole
     whole = whole + ((gap == 0.5) & (error > 0)) - ((gap == -0.5) & (error < 0))
-    return np.where(np.abs(scaled) < 2.0**52, whole * down / up, value)
+    # Beyond 2^53 the step is below half a unit in the last place: nothing to round.
+    return np.where(np.abs(scaled) <= 2.0**53, whole * down / up, value)
 
 
 def _exact_product(left: Floats, right: Floats) -> tuple[Floats, Floats]:
@@ -224,7 +229,8 @@ def efficiency(compute_time: Floats, step_time: Floats) -> Floats:
 
 @output(unit="1", source=_MLSYSIM)
 def efficiency_no_overlap(compute_time: Floats, bubble: Floats, allreduce_time: Floats) -> Floats:
-    """Efficiency if nothing overlapped: ``compute_time / (compute_time/(1-bubble) + allreduce_time)``.
+    """Efficiency if nothing overlapped:
+    ``compute_time / (compute_time/(1-bubble) + allreduce_time)``.
 
     >>> round(efficiency_no_overlap(2.1, 3 / 35, 0.4375), 12)
     0.768
@@ -233,12 +239,12 @@ def efficiency_no_overlap(compute_time: Floats, bubble: Floats, allreduce_time: 
 
 
 @output(unit="1", source=_MLSYSIM)
-def overlap_share(
-    overlap_fraction: Floats, compute_time: Floats, allreduce_time: Floats
-) -> Floats:
-    """Share of the all-reduce that is hidden: ``hidden_time / allreduce_time = min(w, compute_time / allreduce_time)``.
+def overlap_share(overlap_fraction: Floats, compute_time: Floats, allreduce_time: Floats) -> Floats:
+    """Share of the all-reduce that is hidden:
+    ``hidden_time / allreduce_time = min(w, compute_time / allreduce_time)``.
 
-    The second form stays defined, as its limit w, where an exact ring over one replica moves nothing.
+    The second form stays defined, as its limit w, where an exact ring over one replica moves
+    nothing.
 
     >>> float(overlap_share(0.75, 2.1, 0.4375))
     0.75

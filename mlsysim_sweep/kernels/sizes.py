@@ -23,7 +23,7 @@ def dp(devices: Ints, tp: Ints, pp: Ints) -> Ints:
     return np.where(devices % (tp * pp) == 0, devices // (tp * pp), np.nan)
 
 
-@output(unit="1", source=_DEFINITION)
+@output(unit="token", source=_DEFINITION)
 def microbatch_tokens(microbatch_size: Ints, seq_len: Ints) -> Ints:
     """Tokens of one microbatch of one replica: ``microbatch_size seq_len``.
 
