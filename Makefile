@@ -77,6 +77,7 @@ bench: $(TOOLS) ## run every benchmark, print ratios; fails when one misses its 
 		test -z "$$missed" || { echo "missed or failed:$$missed"; exit 1; }
 
 docs: $(TOOLS) ## the documentation, in build/html/docs/index.html
+	$(PY) scripts/reference.py
 	$(PY) -m sphinx -W --keep-going --quiet -c docs . build/html
 	@echo "see build/html/docs/index.html"
 

@@ -153,7 +153,12 @@ def _quantity(grid: Grid, name: str, value: Any) -> Any:
     number = value.item()
     if formula.whole:
         return int(number)
-    return number if formula.unit == "1" else units.registry().Quantity(number, formula.unit)
+    return number if formula.unit == "1" else units.registry().Quantity(number, _unit(formula.unit))
+
+
+@functools.cache
+def _unit(text: str) -> Any:
+    return units.registry().Unit(text)
 
 
 def _renamed(error: Mistake) -> Mistake:

@@ -146,6 +146,7 @@ class Sweep:
 
     def _set(self, spec: Spec, formulas: Formulas) -> None:
         self._formulas = tuple(formulas)
+        self._spec = spec  # with mlsysim's objects in it; the grid's has their names
         self._grid = build(spec, self._formulas)
 
     @classmethod
@@ -182,7 +183,7 @@ class Sweep:
         336
         """
         changes = {} if columns is None else {"columns": read_columns(columns)}
-        changed = self._grid.spec.variant(inputs, axes, feasible, **changes)
+        changed = self._spec.variant(inputs, axes, feasible, **changes)
         return self._of(changed, self._formulas)
 
     @property

@@ -54,9 +54,7 @@ def read_values(name: str, given: Sequence[Any] | Array) -> Array:
     return _checked(entry, _numbers(entry, given), given)
 
 
-def _checked(
-    entry: Input, values: Array, given: Sequence[Any] | Array | None = None
-) -> Array:
+def _checked(entry: Input, values: Array, given: Sequence[Any] | Array | None = None) -> Array:
     """Numbers in base units, their range checked, in the type of the input."""
     bad = ~(np.isfinite(values) & (values >= entry.low) & (values <= entry.high))
     if not entry.low_allowed:
@@ -64,7 +62,9 @@ def _checked(
     if entry.kind is Kind.WHOLE:
         bad |= values != np.floor(np.where(np.isfinite(values), values, 0.5))
     if bad.any():
-        raise _refused(entry, int(np.flatnonzero(bad)[0]), values if given is None else given)
+        several = values if given is None else given
+        index = int(np.flatnonzero(bad)[0])
+        raise _refused(entry, several[index], index if len(several) > 1 else None)
     return values.astype(np.int64) if entry.kind is Kind.WHOLE else values.astype(np.float64)
 
 
@@ -78,11 +78,13 @@ def _numbers(entry: Input, given: Sequence[Any] | Array) -> Array:
     """The numbers of one input in base units, not yet checked against its range."""
     if hasattr(given, "magnitude") and hasattr(given, "units"):
         one: Any = type(given)
-        return np.asarray(given.magnitude, float) * _one_number(entry, 0, one(1.0, given.units))
+        return np.asarray(given.magnitude, float) * _one_number(entry, one(1.0, given.units))
     plain = _plain(given)
     if plain is not None and units.bare_allowed(entry.unit):
         return plain
-    return np.array([_one_number(entry, i, v) for i, v in enumerate(given)], float)
+    if len(given) == 1:
+        return np.array([_one_number(entry, given[0])])
+    return np.array([_one_number(entry, v, i) for i, v in enumerate(given)], float)
 
 
 def _plain(given: Sequence[Any] | Array) -> Array | None:
@@ -95,28 +97,28 @@ def _plain(given: Sequence[Any] | Array) -> Array | None:
     return np.array(given, float) if kinds == {float} else None
 
 
-def _one_number(entry: Input, index: int, given: object) -> float:
-    example = f"{entry.name} = {units.example(entry.unit)}"
+def _one_number(entry: Input, given: object, index: int | None = None) -> float:
     is_text = isinstance(given, str) and entry.kind is not Kind.WHOLE
     is_number = isinstance(given, numbers.Real) and not isinstance(given, bool | np.bool_)
     too_large = isinstance(given, numbers.Integral) and abs(int(given)) > entry.high
-    if too_large or not (is_text or is_number or hasattr(given, "magnitude")):
-        raise _refused(entry, index, [given] * (index + 1))
+    # NaN and infinity are numbers that nothing allows.
+    is_odd = isinstance(given, float | np.floating) and not np.isfinite(given)
+    if too_large or is_odd or not (is_text or is_number or hasattr(given, "magnitude")):
+        raise _refused(entry, given, index)
     try:
         return units.to_si(given, entry.unit)
     except units.UnitError as error:
-        plain = given.item() if isinstance(given, np.generic) else given
-        raise Mistake(entry.name, f"{shown(plain)}: {error}", "", example) from None
+        raise _refused(entry, given, index, error) from None
 
 
-def _refused(entry: Input, index: int, given: Sequence[Any] | Array) -> Mistake:
-    where = f" at position {index}" if len(given) > 1 else ""
-    value = given[index]
-    plain = value.item() if isinstance(value, np.generic) else value
+def _refused(
+    entry: Input, given: object, index: int | None, error: units.UnitError | None = None
+) -> Mistake:
+    plain = given.item() if isinstance(given, np.generic) else given
+    place = "" if index is None else f" at position {index}"
+    problem = f"{shown(plain)}{place}: {error}" if error else f"{shown(plain)} given{place}"
     example = "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
-    return Mistake(
-        entry.name, f"{shown(plain)} given{where}", entry.allowed, f"{entry.name} = {example}"
-    )
+    return Mistake(entry.name, problem, "" if error else entry.allowed, f"{entry.name} = {example}")
 
 
 # --- axes ----------------------------------------------------------------------------------------
@@ -145,10 +147,15 @@ def read_axis(name: str, given: object) -> AxisValues:
         axis = _read_form(name, given)
     elif isinstance(given, str | bytes) or not hasattr(given, "__len__") or _rank(given) != 1:
         raise Mistake(
-            name, f"{shown(given)} given", "a list of values or a form", f"{name} = [{shown(given)}]"
+            name,
+            f"{shown(given)} given",
+            "a list of values or a form",
+            f"{name} = [{shown(given)}]",
         )
     else:
         values: Any = given
+        if not (isinstance(given, list | tuple | range | np.ndarray) or hasattr(given, "magnitude")):
+            values = list(values)
         axis = AxisValues(name, len(values), lambda: read_values(name, values))
     if axis.count < 1:
         raise Mistake(name, "an empty axis", "at least one value")
@@ -172,6 +179,8 @@ def make_labels(group: Sequence[AxisValues]) -> dict[str, Array]:
         If a value is there twice; of axes walked together, a combination of values.
     """
     labels = {axis.name: axis.make() for axis in group}
+    if any(_is_sorted(values) for values in labels.values()):
+        return labels
     codes = np.zeros(group[0].count, np.int64)
     for values in labels.values():
         code = _codes(values.astype(str) if values.dtype == object else values)
@@ -182,6 +191,14 @@ def make_labels(group: Sequence[AxisValues]) -> dict[str, Array]:
         given = ", ".join(shown(v[twice : twice + 1].tolist()[0]) for v in labels.values())
         raise Mistake(" and ".join(labels), f"{given} is given twice", "each value once")
     return labels
+
+
+def _is_sorted(values: Array) -> bool:
+    """Whether values only rise or only fall, so that none is there twice."""
+    if values.dtype == object:
+        return False
+    left, right = values[:-1], values[1:]
+    return bool((left < right).all() or (left > right).all())
 
 
 def _codes(values: Array) -> Array:
@@ -218,10 +235,11 @@ def _arguments(entry: Input, form: str, given: object, least: int, most: int) ->
 
 
 def _whole(entry: Input, form: str, given: object) -> int:
-    if isinstance(given, int | np.integer | float) and not isinstance(given, bool):
-        if 1 <= given <= LARGEST_WHOLE and given == int(given):
-            return int(given)
-    raise Mistake(entry.name, f"{form}: {shown(given)} given", _FORMS[form])
+    is_number = isinstance(given, int | float | np.integer) and not isinstance(given, bool)
+    number: Any = given if is_number else 0
+    if not 1 <= number <= LARGEST_WHOLE or number != int(number):
+        raise Mistake(entry.name, f"{form}: {shown(given)} given", _FORMS[form])
+    return int(number)
 
 
 def _whole_only(entry: Input, form: str) -> None:
@@ -253,8 +271,7 @@ def _range(entry: Input, form: str, given: object) -> AxisValues:
         raise Mistake(entry.name, f"{form} = {shown(given)} given", "a step as third value")
     # As the decimals that people write: 0.1, and not the float nearest to it.
     first, last, step = (
-        Fraction(repr(_one_number(entry, 0, v)))
-        for v in (*arguments, *([1] * (3 - len(arguments))))
+        Fraction(repr(_one_number(entry, v))) for v in (*arguments, *([1] * (3 - len(arguments))))
     )
     if step <= 0:
         raise Mistake(entry.name, f"{form}: a step of {float(step):g} given", "a step above 0")
@@ -268,7 +285,7 @@ def _steps(first: Fraction, step: Fraction, count: int) -> Array:
     start, stride = int(first * scale), int(step * scale)
     if max(scale, abs(start), abs(start + count * stride)) < 2**53:
         return (start + np.arange(count) * stride) / scale
-    return float(first) + np.arange(count) * float(step)
+    return np.linspace(float(first), float(first + (count - 1) * step), count)
 
 
 _MOST_ROUNDED = 10**6
@@ -277,15 +294,19 @@ _MOST_ROUNDED = 10**6
 def _space(entry: Input, form: str, given: object) -> AxisValues:
     """``[first, last, number]``; for whole inputs rounded, equal neighbours kept once."""
     first, last, number = _arguments(entry, form, given, 3, 3)
-    low, high, count = _one_number(entry, 0, first), _one_number(entry, 0, last), _whole(entry, form, number)
-    for index, end in enumerate((low, high)):
+    low, high = _one_number(entry, first), _one_number(entry, last)
+    count = _whole(entry, form, number)
+    for end, given_end in ((low, first), (high, last)):
         if not entry.low <= end <= entry.high:
-            raise _refused(entry, index, [first, last])
+            raise _refused(entry, given_end, None)
     if form == "geomspace" and not (low > 0 and high > 0):
         raise Mistake(entry.name, f"{form} = {shown(given)} given", "ends above 0")
 
     def spaced() -> Array:
-        return (np.geomspace if form == "geomspace" else np.linspace)(low, high, count)
+        if form == "geomspace":
+            return np.geomspace(low, high, count)
+        start = Fraction(repr(low))
+        return _steps(start, (Fraction(repr(high)) - start) / max(count - 1, 1), count)
 
     if entry.kind is not Kind.WHOLE:
         return AxisValues(entry.name, count, lambda: _checked(entry, spaced()))

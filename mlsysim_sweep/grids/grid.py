@@ -20,7 +20,14 @@ from mlsysim_sweep.constraints import Rule, parse
 from mlsysim_sweep.constraints import names as names_in
 from mlsysim_sweep.declare import Graph, Model, graph
 from mlsysim_sweep.errors import Mistake, shown, unknown
-from mlsysim_sweep.grids.axes import Array, AxisValues, is_axis_form, make_labels, read_axis, read_value
+from mlsysim_sweep.grids.axes import (
+    Array,
+    AxisValues,
+    is_axis_form,
+    make_labels,
+    read_axis,
+    read_value,
+)
 from mlsysim_sweep.grids.spec import DEVICE_RULES, INSTEAD_OF, MEMORY_RULES, Spec
 from mlsysim_sweep.kernels import model as named_model
 from mlsysim_sweep.vocabulary import CHOICES, PRECISIONS, VOCABULARY, Kind
@@ -206,7 +213,9 @@ def _given(spec: Spec, axes: Iterable[Axis]) -> dict[str, Field]:
 def _input_value(name: str, value: object) -> Array:
     try:
         if is_axis_form(value):
-            raise Mistake(name, f"{shown(value)} given", "one value; several make an axis, in [axes]")
+            raise Mistake(
+                name, f"{shown(value)} given", "one value; several make an axis, in [axes]"
+            )
         return read_value(name, value)
     except Mistake as error:
         raise error.within("inputs") from None
@@ -219,7 +228,8 @@ def _check_products(given: Mapping[str, Field]) -> None:
         largest = math.prod(int(given[name].values.max()) for name in present)
         if largest >= 2**63:
             raise Mistake(
-                " x ".join(present), f"a product of {largest:,}, which exceeds 2^63 - 1",
+                " x ".join(present),
+                f"a product of {largest:,}, which exceeds 2^63 - 1",
                 "sizes whose product is a 64-bit whole number",
             )
 
@@ -283,7 +293,9 @@ class _Resolver:
         return Field(dims, np.asarray(np.frompyfunc(function, len(names), 1)(*spread), float))
 
     def _peaks(self) -> None:
-        precisions = sorted({p for (t, _), row in self.rows.items() if t == "accelerator" for p in row.peaks})
+        precisions = sorted(
+            {p for (t, _), row in self.rows.items() if t == "accelerator" for p in row.peaks}
+        )
         for precision in self._labels("precision"):
             having = [row for (t, _), row in self.rows.items() if t == "accelerator"]
             if not any(precision in row.peaks for row in having):
@@ -339,12 +351,13 @@ class _Resolver:
         lacking = {
             name
             for name, field in self.fields.items()
-            if name != "peak_flops" and field.values.dtype.kind == "f"
+            if name != "peak_flops"
+            and field.values.dtype.kind == "f"
             and np.isnan(field.values).any()
         }
         if not lacking:
             return
-        wanted = {name: "output.columns" for name in columns}
+        wanted = dict.fromkeys(columns, "output.columns")
         wanted |= {name: f"the rule {rule.name}" for rule in rules for name in rule.names}
         for name, needed_by in wanted.items():
             for leaf in sorted(found.upstream([name]) & lacking):
@@ -356,8 +369,10 @@ class _Resolver:
         )
         fix = "tp_within_node = false" if fact == "devices_per_node" else ""
         return Mistake(
-            f"{table}.{name}.{fact}", f"the catalog has no value, and {needed_by} needs it",
-            f"{fact} in [inputs], or in a row of your own [{table}.NAME]", fix,
+            f"{table}.{name}.{fact}",
+            f"the catalog has no value, and {needed_by} needs it",
+            f"{fact} in [inputs], or in a row of your own [{table}.NAME]",
+            fix,
         )
 
 
@@ -379,7 +394,9 @@ def _columns(spec: Spec, found: Graph) -> tuple[str, ...]:
         return derived + tuple(name for name in outputs if found.has(name))
     for name in spec.columns:
         if name not in outputs and name not in VOCABULARY:
-            raise unknown("output.columns", name, [*outputs, *VOCABULARY], "mlsysim-sweep list quantities")
+            raise unknown(
+                "output.columns", name, [*outputs, *VOCABULARY], "mlsysim-sweep list quantities"
+            )
         _require(name, found, optional=False)
     asked = (*derived, *(name for name in spec.columns if name not in derived))
     axes = {*spec.axes, *(name for group in spec.zips for name in group)}
@@ -466,9 +483,9 @@ def notes(grid: Grid) -> tuple[str, ...]:
     found = list(grid.model.leaves_out)
     if "step_flops" in grid.graph.formulas and "active_share" not in grid.fields:
         found += [
-            f"step_flops counts all {row.facts['parameters']:.3g} parameters of {row.name}; a token "
-            f'passes through {row.facts["active_parameters"]:.3g}: parameter_count = "active" '
-            "counts those."
+            f"step_flops counts all {row.facts['parameters']:.3g} parameters of {row.name}; a "
+            f"token passes through {row.facts['active_parameters']:.3g}: parameter_count = "
+            '"active" counts those.'
             for row in grid.rows
             if row.table == "workload" and row.facts["active_parameters"] < row.facts["parameters"]
         ]
@@ -483,12 +500,17 @@ def notes(grid: Grid) -> tuple[str, ...]:
 def _rounds_to_zero(grid: Grid) -> bool:
     """Whether the shortest compute time of the grid may round to nothing."""
     fields = grid.fields
-    if not {"window_resolution", "peak_flops"} <= fields.keys() or not grid.graph.has("compute_time"):
+    if not {"window_resolution", "peak_flops"} <= fields.keys() or not grid.graph.has(
+        "compute_time"
+    ):
         return False
     least = math.prod(
+        float(np.nanmin(fields[n].values)) for n in ("flops_per_param_token", "batch_tokens")
+    ) * min(
         float(np.nanmin(fields[n].values))
-        for n in ("flops_per_param_token", "batch_tokens")
-    ) * min(float(np.nanmin(fields[n].values)) for n in ("parameters", "counted_parameters", "active_parameters") if n in fields)
+        for n in ("parameters", "counted_parameters", "active_parameters")
+        if n in fields
+    )
     sizes = ("devices",) if "devices" in fields else ("tp", "pp", "dp")
     most = math.prod(
         float(np.nanmax(fields[n].values)) for n in (*sizes, "peak_flops", "local_efficiency")

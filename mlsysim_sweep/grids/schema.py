@@ -31,7 +31,10 @@ def json_schema() -> dict[str, Any]:
                 "zip": {"type": "array", "items": _object(axes)},
                 "feasible": _feasible(),
                 "output": _object({"columns": {"anyOf": [{"const": "all"}, _columns()]}}),
-                **{table: {"type": "object", "additionalProperties": _row(table)} for table in FACTS},
+                **{
+                    table: {"type": "object", "additionalProperties": _row(table)}
+                    for table in FACTS
+                },
             }
         ),
     }

@@ -5,6 +5,7 @@ Values are read later, with the model at hand (:mod:`mlsysim_sweep.grids.grid`).
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import math
@@ -86,24 +87,31 @@ class Feasible:
             needed = "usable share of device memory in (0, 1]"
             raise Mistake("feasible.headroom", f"{shown(share)} given", needed, "headroom = 0.9")
         if not isinstance(asked.tp_within_node, bool):
-            raise Mistake("feasible.tp_within_node", f"{shown(asked.tp_within_node)} given",
-                          "true or false")
+            raise Mistake(
+                "feasible.tp_within_node", f"{shown(asked.tp_within_node)} given", "true or false"
+            )
         _check_devices(asked.devices)
         return asked
 
 
 def _check_devices(devices: object) -> None:
     if not isinstance(devices, Mapping):
-        raise Mistake("feasible.devices", f"{shown(devices)} given", "a table",
-                      "devices = { equal = 1024 }")
+        raise Mistake(
+            "feasible.devices", f"{shown(devices)} given", "a table", "devices = { equal = 1024 }"
+        )
     for key, value in devices.items():
         if key not in DEVICE_RULES:
             raise unknown("feasible.devices", key, DEVICE_RULES)
         values = value if key == "one_of" and isinstance(value, list | tuple) else [value]
-        if not values or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
-            raise Mistake(f"feasible.devices.{key}", f"{shown(value)} given",
-                          "a whole number from 1" + (", or several" if key == "one_of" else ""),
-                          f"{key} = {'[512, 1024]' if key == 'one_of' else '1024'}")
+        if not values or any(
+            isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values
+        ):
+            raise Mistake(
+                f"feasible.devices.{key}",
+                f"{shown(value)} given",
+                "a whole number from 1" + (", or several" if key == "one_of" else ""),
+                f"{key} = {'[512, 1024]' if key == 'one_of' else '1024'}",
+            )
 
 
 @dataclass(frozen=True)
@@ -145,8 +153,8 @@ class Spec:
             name=clean_name(sweep.get("name", "sweep"), "sweep.name"),
             model=sweep.get("model", "parallel_layout"),
             inputs=dict(_table(given, "inputs")),
-            axes=dict(_table(given, "axes")),
-            zips=tuple(_groups(given.get("zip", ()))),
+            axes=_kept(_table(given, "axes")),
+            zips=tuple(_kept(group) for group in _groups(given.get("zip", ()))),
             feasible=Feasible.read(_table(given, "feasible")),
             columns=read_columns(output.get("columns", "all")),
             rows=rows,
@@ -156,7 +164,7 @@ class Spec:
         return spec
 
     def check_names(self) -> None:
-        """Refuse unknown inputs, an input given twice, and two inputs that decide the same thing."""
+        """Refuse unknown inputs, an input given twice, and two that decide the same thing."""
         if self.model not in MODELS:
             raise unknown("sweep.model", self.model, MODELS)
         places: dict[str, str] = {}
@@ -166,7 +174,9 @@ class Spec:
                 if name not in VOCABULARY:
                     raise unknown(section, name, VOCABULARY)
                 if name in places:
-                    raise Mistake(f"{section}.{name}", f"also given in [{places[name]}]", "one of them")
+                    raise Mistake(
+                        f"{section}.{name}", f"also given in [{places[name]}]", "one of them"
+                    )
                 places[name] = section
         for name, other in replacements():
             if name in places and other in places:
@@ -185,7 +195,7 @@ class Spec:
         What is named takes the place of the same input wherever it stood, and of an input that it
         is given instead of (``dp`` takes the place of ``devices``).
         """
-        inputs, axes = dict(inputs or {}), dict(axes or {})
+        inputs, axes = dict(inputs or {}), _kept(axes or {})
         gone = {*inputs, *axes}
         pairs = replacements()
         gone |= {b for a, b in pairs if a in gone} | {a for a, b in pairs if b in gone}
@@ -233,6 +243,14 @@ def _table(given: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return found
 
 
+def _kept(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes as they are now: a list or an array may change after it was given."""
+    return {
+        name: tuple(given) if isinstance(given, list) else copy.copy(given)
+        for name, given in axes.items()
+    }
+
+
 def _check_keys(section: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
@@ -248,7 +266,9 @@ def _texts(field_name: str, given: object) -> tuple[str, ...]:
 
 def _groups(given: object) -> list[Mapping[str, Any]]:
     groups = [given] if isinstance(given, Mapping) else given
-    if not isinstance(groups, list | tuple) or not all(isinstance(g, Mapping) and g for g in groups):
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(g, Mapping) and g for g in groups
+    ):
         raise Mistake("zip", f"{shown(given)} given", "[[zip]] tables of axes of equal length")
     return list(groups)
 
@@ -257,8 +277,12 @@ def read_columns(given: object) -> tuple[str, ...] | None:
     """The quantities wanted; None stands for all of them."""
     if isinstance(given, str):
         if given != "all":
-            raise Mistake("output.columns", f"{shown(given)} given", '"all" or a list of quantities',
-                          'columns = ["step_time", "n_devices"]')
+            raise Mistake(
+                "output.columns",
+                f"{shown(given)} given",
+                '"all" or a list of quantities',
+                'columns = ["step_time", "n_devices"]',
+            )
         return None
     columns = _texts("output.columns", given)
     if len(set(columns)) < len(columns) or not columns:
@@ -299,7 +323,7 @@ def _plain(value: Any) -> Any:
 
 
 def _digest(values: Any) -> str:
-    """Hash of a long list: its numbers or texts as they lie in memory, other values as they read."""
+    """Hash of a long list: its numbers or texts as they lie in memory, others as they read."""
     is_array = isinstance(values, range | np.ndarray)
     array = np.asarray(values if is_array else [_plain(value) for value in values])
     content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()

@@ -229,7 +229,8 @@ def efficiency(compute_time: Floats, step_time: Floats) -> Floats:
 
 @output(unit="1", source=_MLSYSIM)
 def efficiency_no_overlap(compute_time: Floats, bubble: Floats, allreduce_time: Floats) -> Floats:
-    """Efficiency if nothing overlapped: ``compute_time / (compute_time/(1-bubble) + allreduce_time)``.
+    """Efficiency if nothing overlapped:
+    ``compute_time / (compute_time/(1-bubble) + allreduce_time)``.
 
     >>> round(efficiency_no_overlap(2.1, 3 / 35, 0.4375), 12)
     0.768
@@ -238,12 +239,12 @@ def efficiency_no_overlap(compute_time: Floats, bubble: Floats, allreduce_time: 
 
 
 @output(unit="1", source=_MLSYSIM)
-def overlap_share(
-    overlap_fraction: Floats, compute_time: Floats, allreduce_time: Floats
-) -> Floats:
-    """Share of the all-reduce that is hidden: ``hidden_time / allreduce_time = min(w, compute_time / allreduce_time)``.
+def overlap_share(overlap_fraction: Floats, compute_time: Floats, allreduce_time: Floats) -> Floats:
+    """Share of the all-reduce that is hidden:
+    ``hidden_time / allreduce_time = min(w, compute_time / allreduce_time)``.
 
-    The second form stays defined, as its limit w, where an exact ring over one replica moves nothing.
+    The second form stays defined, as its limit w, where an exact ring over one replica moves
+    nothing.
 
     >>> float(overlap_share(0.75, 2.1, 0.4375))
     0.75
