@@ -119,7 +119,10 @@ def run(
     output: Annotated[
         str | None,
         typer.Option(
-            "-o", "--output", metavar="OUT", help="out.parquet, or a folder out/ that can be resumed."
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="out.parquet, or a folder out/ that can be resumed.",
         ),
     ] = None,
     settings: SetOption = [],  # noqa: B006 -- typer copies it
@@ -128,7 +131,8 @@ def run(
         bool, typer.Option("--overwrite", help="Replace OUT once the new one is complete.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a folder: write what is missing or damaged.")
+        bool,
+        typer.Option("--resume", help="Go on with a folder: write what is missing or damaged."),
     ] = False,
     partition: Annotated[
         str | None, typer.Option(metavar="AXIS", help="Hive-partition a folder by a text axis.")
@@ -156,7 +160,11 @@ def run(
         if output is None:
             raise Mistake("-o", "no output file given", "a path", "-o layouts.parquet")
         again = _resume_command(output)
-        with _on_signal(again), _cluster(dask, workers) as client, _progress(sweep.points) as progress:
+        with (
+            _on_signal(again),
+            _cluster(dask, workers) as client,
+            _progress(sweep.points) as progress,
+        ):
             saved = sweep.to_parquet(
                 output,
                 overwrite=overwrite,
@@ -447,7 +455,9 @@ def _print_status(folder: Path, as_json: bool, *, hashes: bool) -> None:
     else:
         state = "complete" if found.complete else "damaged" if found.damaged else "not complete"
         size = units.human(float(found.bytes), "byte")
-        print(f"{folder}: {state}, {found.finished} of {found.parts} parts, {found.rows:,} rows, {size}")
+        print(
+            f"{folder}: {state}, {found.finished} of {found.parts} parts, {found.rows:,} rows, {size}"
+        )
         if hashes and not found.damaged:
             print("every part agrees with its hash")
     for name in found.strangers:

@@ -42,8 +42,13 @@ def on_dask(client: Client) -> Runner:
 
         def submit(part: Part) -> Future:
             return client.submit(
-                _write, shared, part, folder.absolute(), options,
-                key=f"mlsysim-part-{part.number}-{mark}", pure=False,
+                _write,
+                shared,
+                part,
+                folder.absolute(),
+                options,
+                key=f"mlsysim-part-{part.number}-{mark}",
+                pure=False,
             )
 
         waiting = iter(todo)
@@ -73,16 +78,20 @@ def _write(shared: tuple[Plan, Table], part: Part, folder: Path, options: Option
     return write_part(*shared, part, folder, options)
 
 
-def _failure(
-    plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseException]]
-) -> OutputError:
+def _failure(plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseException]]) -> OutputError:
     """One message for all parts that could not be written, each with its range of points."""
     lines = []
     for part, error in failed:
-        start, stop = first_point(part.slab, plan.grid.shape), last_point(part.slab, plan.grid.shape)
-        lines.append(f"part {part.number} (points {start:,} to {stop:,}): {type(error).__name__}: {error}")
+        start, stop = (
+            first_point(part.slab, plan.grid.shape),
+            last_point(part.slab, plan.grid.shape),
+        )
+        lines.append(
+            f"part {part.number} (points {start:,} to {stop:,}): {type(error).__name__}: {error}"
+        )
     return OutputError(
-        folder, "not all parts could be written:\n  " + "\n  ".join(lines),
+        folder,
+        "not all parts could be written:\n  " + "\n  ".join(lines),
         "the others are kept; --resume tries these again",
     )
 
@@ -99,14 +108,18 @@ def connected(address: str, workers: int | None) -> Iterator[Any]:
     try:
         from distributed import Client, LocalCluster
     except ImportError:
-        raise Mistake("--dask", "Dask is not installed", "pip install 'mlsysim-sweep[dask]'") from None
+        raise Mistake(
+            "--dask", "Dask is not installed", "pip install 'mlsysim-sweep[dask]'"
+        ) from None
     try:
         if address != "local":
             with Client(address, timeout=10) as client:
                 yield client
             return
     except OSError as error:
-        raise Mistake("--dask", f"no scheduler answers at {address}: {error}", "its address") from None
+        raise Mistake(
+            "--dask", f"no scheduler answers at {address}: {error}", "its address"
+        ) from None
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,

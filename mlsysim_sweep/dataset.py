@@ -187,9 +187,7 @@ class _Hashing:
         self.sink.write(data)
 
 
-def write_part(
-    plan: Plan, table: Table, part: Part, folder: Path, options: Options
-) -> Finished:
+def write_part(plan: Plan, table: Table, part: Part, folder: Path, options: Options) -> Finished:
     """Evaluate one part and move its file into the dataset; a part without rows has no file.
 
     The first part always has one, so that a reader finds the schema. Writing a part twice gives the
@@ -334,7 +332,8 @@ def _same_question(folder: Path, before: Mapping[str, Any], asked: Mapping[str, 
     changed = difference(before, json.loads(json.dumps(asked)))
     if changed:
         raise OutputError(
-            folder, "holds the answer to another question:\n  " + "\n  ".join(changed),
+            folder,
+            "holds the answer to another question:\n  " + "\n  ".join(changed),
             "write to another folder, or give --overwrite",
         )
 
@@ -348,7 +347,9 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "another process"
-            raise OutputError(folder, f"is being written by {owner}", "wait, or name another") from None
+            raise OutputError(
+                folder, f"is being written by {owner}", "wait, or name another"
+            ) from None
         file.truncate(0)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}")
@@ -410,7 +411,9 @@ def status(folder: Path, *, hashes: bool = False) -> Status:
     sound = _is_sound if hashes else _is_present
     damaged = tuple(f.file or "" for f in finished.values() if not sound(folder, f))
     listed = {f.file for f in finished.values()}
-    there = {str(p.relative_to(folder / _DATA)) for p in (folder / _DATA).rglob("*") if not p.is_dir()}
+    there = {
+        str(p.relative_to(folder / _DATA)) for p in (folder / _DATA).rglob("*") if not p.is_dir()
+    }
     return Status(
         parts=ends[-1]["complete"] if ends else records[0]["question"]["parts"],
         finished=len(finished),
@@ -439,10 +442,15 @@ def files(folder: Path, *, partial: bool = False) -> list[Path]:
     """
     found = status(folder)
     if found.damaged:
-        raise OutputError(folder, f"damaged: {', '.join(found.damaged)}", "run it again with --resume")
+        raise OutputError(
+            folder, f"damaged: {', '.join(found.damaged)}", "run it again with --resume"
+        )
     if not found.complete and not partial:
-        raise OutputError(folder, f"{found.finished} parts are finished, and more are to come",
-                          "run it again with --resume, or read it as partial")
+        raise OutputError(
+            folder,
+            f"{found.finished} parts are finished, and more are to come",
+            "run it again with --resume, or read it as partial",
+        )
     records = (Finished.of(r) for r in _records(folder) if "part" in r)
     listed = {f.number: f.file for f in records}
     return [folder / _DATA / file for _, file in sorted(listed.items()) if file]

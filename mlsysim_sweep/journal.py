@@ -47,8 +47,11 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
         record = _record(data[position:end]) if end >= 0 else None
         if record is None:
             if end >= 0:
-                raise OutputError(path, f"damaged in line {len(records) + 1}",
-                                  "the dataset cannot be trusted: write it again with --overwrite")
+                raise OutputError(
+                    path,
+                    f"damaged in line {len(records) + 1}",
+                    "the dataset cannot be trusted: write it again with --overwrite",
+                )
             break
         records.append(record)
         position = end + 1

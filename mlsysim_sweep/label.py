@@ -79,9 +79,7 @@ def _filled(plan: Plan) -> dict[str, tuple[tuple[str, ...], Any]]:
     return {**found, FEASIBLE: (plan.rule_dims(plan.rules), feasible(plan))}
 
 
-def _lazy(
-    plan: Plan, chunks: int | Mapping[str, int]
-) -> dict[str, tuple[tuple[str, ...], Any]]:
+def _lazy(plan: Plan, chunks: int | Mapping[str, int]) -> dict[str, tuple[tuple[str, ...], Any]]:
     """Dimensions and Dask array of every variable, evaluated by the same kernels when asked for."""
     import dask.array
 
@@ -89,7 +87,10 @@ def _lazy(
         source = OnDemand(plan, name)
         lengths = [chunks if isinstance(chunks, int) else chunks.get(d, -1) for d in source.dims]
         found = dask.array.from_array(
-            source, chunks=tuple(lengths), asarray=False, name=f"{name}-{uuid.uuid4().hex}",
+            source,
+            chunks=tuple(lengths),
+            asarray=False,
+            name=f"{name}-{uuid.uuid4().hex}",
             meta=np.empty((0,) * source.ndim, source.dtype),
         )
         return source.dims, found

@@ -134,7 +134,11 @@ def _written(kind: int, value: Any) -> Iterator[bytes]:
     elif kind in (_LIST, _SET):
         inner, items = value
         length = len(items)
-        yield bytes([length << 4 | inner]) if length < 15 else bytes([0xF0 | inner]) + _unsigned(length)
+        yield (
+            bytes([length << 4 | inner])
+            if length < 15
+            else bytes([0xF0 | inner]) + _unsigned(length)
+        )
         for item in items:
             if inner in (_TRUE, _FALSE):
                 yield bytes([_TRUE if item else _FALSE])

@@ -47,7 +47,6 @@ takes half as long again to write. Level 6 of zstd saves 0.1 % more for a third 
 """
 
 
-
 LEAST_ROWS = 2**14
 BASE_BYTES = 250e6
 """Memory of the interpreter, the libraries, a table of filters and the blocks under way."""
@@ -134,13 +133,16 @@ def evaluated(walk: Walk, pool: Executor, fields: Sequence[pa.Field]) -> Iterato
         walk.seen(found.slab, found.left)
         if found.columns:
             yield found
+    walk.seen(walk.slab)
 
 
 def _values(plan: Plan, points: Points, field: pa.Field) -> Values:
     """Values of one column as stored: numbers, or the codes of a choice's names."""
     if pa.types.is_dictionary(field.type):
         dims = plan.grid.fields[field.name].dims
-        return points.positions(dims[0]).astype(np.int32) if dims else np.zeros(points.count, np.int32)
+        return (
+            points.positions(dims[0]).astype(np.int32) if dims else np.zeros(points.count, np.int32)
+        )
     values = points(field.name)
     return values.astype(np.int64) if plan.is_whole(field.name) else values
 
@@ -381,7 +383,9 @@ def _row_groups(found: Iterable[Evaluated], rows: int, buffers: int) -> Iterator
 def _encoded(table: pa.Table, settings: Mapping[str, Any]) -> memoryview:
     """A table as a Parquet file in memory, of one row group or none."""
     names = set(table.column_names)
-    own = {k: [n for n in v if n in names] if isinstance(v, list) else v for k, v in settings.items()}
+    own = {
+        k: [n for n in v if n in names] if isinstance(v, list) else v for k, v in settings.items()
+    }
     with pa.BufferOutputStream() as sink:
         with pq.ParquetWriter(sink, table.schema, **own) as writer:
             if table.num_rows:

@@ -104,7 +104,7 @@ REFUSED = {
     "tp == 8 && pp == 1": "did you mean and?",
     "tp == 8 || pp == 1": "did you mean or?",
     "tp == 8 pp == 1": "unknown unit 'pp'",
-    "tp == 8 (pp == 1)": "an operator is missing before \"(\"",
+    "tp == 8 (pp == 1)": 'an operator is missing before "("',
     "tp < 8 >": "a quantity, a number or ( is needed at the end",
     "(tp < 8": "expected ')' at the end",
     "tp in (1, 2)": "expected '['",
@@ -266,7 +266,10 @@ def slow_value(node: Expression, point: Mapping[str, float]) -> float:
     if isinstance(node, Name):
         return point[node.name]
     assert isinstance(node, Arithmetic)
-    left, right = np.float64(slow_value(node.left, point)), np.float64(slow_value(node.right, point))
+    left, right = (
+        np.float64(slow_value(node.left, point)),
+        np.float64(slow_value(node.right, point)),
+    )
     apply = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.mod}
     return float(apply[node.op](left, right))
 
@@ -389,8 +392,12 @@ def test_whole_numbers_do_not_wrap() -> None:
 
 
 def test_a_rule_without_names_holds_everywhere_or_nowhere() -> None:
-    assert len(sweep(axes={"tp": [1, 8]}, feasible={"memory": "off", "where": "1 < 2"}).table()) == 2
-    assert len(sweep(axes={"tp": [1, 8]}, feasible={"memory": "off", "where": "1 > 2"}).table()) == 0
+    assert (
+        len(sweep(axes={"tp": [1, 8]}, feasible={"memory": "off", "where": "1 < 2"}).table()) == 2
+    )
+    assert (
+        len(sweep(axes={"tp": [1, 8]}, feasible={"memory": "off", "where": "1 > 2"}).table()) == 0
+    )
 
 
 def test_rules_are_split_and_named_by_their_text() -> None:

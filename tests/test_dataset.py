@@ -42,7 +42,9 @@ def sweep(**inputs: object) -> ms.Sweep:
     return ms.Sweep(inputs={**INPUTS, **inputs}, axes=AXES, feasible={"where": "efficiency > 0.5"})
 
 
-def write(folder: Path, made: ms.Sweep | None = None, workers: int = 1, **options: object) -> object:
+def write(
+    folder: Path, made: ms.Sweep | None = None, workers: int = 1, **options: object
+) -> object:
     plan = (made or sweep())._plan
     runner = dataset.on_threads(workers)
     return dataset.write_dataset(plan, folder, runner=runner, part_points=PART_POINTS, **options)
@@ -241,7 +243,11 @@ def test_other_changes_are_refused(done: Path) -> None:
 def test_cosmetic_changes_resume(done: Path) -> None:
     reordered = ms.Sweep(
         name="another name",
-        inputs={**dict(reversed(INPUTS.items())), "link_bandwidth": "50 GB/s", "batch_tokens": 2000000},
+        inputs={
+            **dict(reversed(INPUTS.items())),
+            "link_bandwidth": "50 GB/s",
+            "batch_tokens": 2000000,
+        },
         axes=AXES,
         feasible={"where": ["efficiency>0.5"]},
     )
@@ -250,8 +256,12 @@ def test_cosmetic_changes_resume(done: Path) -> None:
 
 def test_one_writer_at_a_time(done: Path, tmp_path: Path) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-P", "-c", textwrap.dedent(
-            """
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            textwrap.dedent(
+                """
             import sys, time
             from pathlib import Path
             from mlsysim_sweep import dataset
@@ -259,8 +269,11 @@ def test_one_writer_at_a_time(done: Path, tmp_path: Path) -> None:
                 print("held", flush=True)
                 time.sleep(600)
             """
-        ), str(done)],
-        stdout=subprocess.PIPE, text=True,
+            ),
+            str(done),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
@@ -346,7 +359,9 @@ def test_partitions_by_a_text_axis(tmp_path: Path, whole: pa.Table) -> None:
     folder = tmp_path / "out"
     write(folder, partition="accelerator")
     query = f"from read_parquet('{folder}/data/*/*.parquet', hive_partitioning = true)"
-    found = duckdb.sql(f"select accelerator, count(*), sum(step_time) {query} group by 1").fetchall()
+    found = duckdb.sql(
+        f"select accelerator, count(*), sum(step_time) {query} group by 1"
+    ).fetchall()
     frame = whole.to_pandas().groupby("accelerator", observed=True).step_time
     wanted = {name: (len(group), group.sum()) for name, group in frame}
     assert {n: (c, pytest.approx(s)) for n, c, s in found} == wanted

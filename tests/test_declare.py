@@ -57,7 +57,10 @@ def test_everything_is_read_off_the_function() -> None:
 
 
 REFUSED = {
-    "unknown parameter": ([made("rent", "stpe_time")], "rent: unknown parameter 'stpe_time'.*'step_time'"),
+    "unknown parameter": (
+        [made("rent", "stpe_time")],
+        "rent: unknown parameter 'stpe_time'.*'step_time'",
+    ),
     "declared twice": ([made("bubble", "tp")], "bubble: declared twice"),
     "name of an input": ([made("tp", "pp")], "tp: declared twice"),
     "case twin of an output": ([made("Step_Time", "tp")], "Step_Time|step_time: declared twice"),

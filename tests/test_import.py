@@ -44,7 +44,11 @@ def test_a_table_needs_neither_xarray_nor_pint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ms.__all__)
 def test_public_names(name: str) -> None:
-    assert getattr(ms, name).__module__.startswith("mlsysim_sweep.") or name in ("Floats", "Ints", "Scenarios")
+    assert getattr(ms, name).__module__.startswith("mlsysim_sweep.") or name in (
+        "Floats",
+        "Ints",
+        "Scenarios",
+    )
     assert name in dir(ms)
 
 

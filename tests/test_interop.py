@@ -53,7 +53,9 @@ def test_what_they_accept_and_we_do_not(changes: dict[str, Any], field: str) -> 
 
 @pytest.mark.parametrize("given", [None, 5, "Gpt3ThreeDParallel1K", THEIRS.workload])
 def test_other_objects_are_refused(given: object) -> None:
-    with pytest.raises(ms.Mistake, match=r"^from_mlsysim: .* has no .*; needed: an mlsysim Parallel"):
+    with pytest.raises(
+        ms.Mistake, match=r"^from_mlsysim: .* has no .*; needed: an mlsysim Parallel"
+    ):
         ms.from_mlsysim(given)
 
 

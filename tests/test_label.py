@@ -60,7 +60,9 @@ DIMS = {
 def test_each_variable_has_its_own_dimensions(ds: xr.Dataset) -> None:
     assert {name: ds[name].dims for name in DIMS} == DIMS
     assert ds.sizes == {name: len(values) for name, values in AXES.items()} | {"link_bandwidth": 2}
-    assert set(ds.data_vars) == {*model("parallel_layout").outputs, "feasible"} - {"ring_correction"}
+    assert set(ds.data_vars) == {*model("parallel_layout").outputs, "feasible"} - {
+        "ring_correction"
+    }
 
 
 def test_coordinates_are_the_axes_in_the_order_asked(ds: xr.Dataset) -> None:
@@ -75,7 +77,10 @@ def test_coordinates_are_the_axes_in_the_order_asked(ds: xr.Dataset) -> None:
 
 def test_whole_quantities_are_whole_and_rules_are_bool(ds: xr.Dataset) -> None:
     kinds = {name: variable.dtype.kind for name, variable in ds.data_vars.items()}
-    assert {name for name, kind in kinds.items() if kind == "i"} == {"n_devices", "min_devices_for_state"}
+    assert {name for name, kind in kinds.items() if kind == "i"} == {
+        "n_devices",
+        "min_devices_for_state",
+    }
     assert {name for name, kind in kinds.items() if kind == "b"} == {"feasible"}
     assert set(kinds.values()) == {"i", "b", "f"}
 

@@ -50,8 +50,12 @@ def sample(rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("options", [{}, {"write_page_index": True, "write_page_checksum": True}])
-@pytest.mark.parametrize(("rows", "group"), [(0, 1), (1, 1), (1000, 1000), (1000, 333), (70000, 20000)])
-def test_every_reader_agrees(tmp_path: Path, rows: int, group: int, options: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "group"), [(0, 1), (1, 1), (1000, 1000), (1000, 333), (70000, 20000)]
+)
+def test_every_reader_agrees(
+    tmp_path: Path, rows: int, group: int, options: dict[str, bool]
+) -> None:
     table = sample(rows)
     path = tmp_path / "spliced.parquet"
     path.write_bytes(spliced(table, group, {"about": "größe"}, compression="zstd", **options))
@@ -78,7 +82,11 @@ def test_statistics_still_skip_row_groups(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 300), st.integers(1, 40), st.dictionaries(st.text(max_size=9), st.text(max_size=400)))
+@given(
+    st.integers(0, 300),
+    st.integers(1, 40),
+    st.dictionaries(st.text(max_size=9), st.text(max_size=400)),
+)
 def test_footers_are_read_and_written_unchanged(
     rows: int, columns: int, metadata: dict[str, str]
 ) -> None:

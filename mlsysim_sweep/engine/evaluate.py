@@ -109,7 +109,9 @@ class OnDemand:
             for dim in self.plan.grid.dims
         )
         box = Box(self.plan, slab)
-        shape = tuple(s.stop - s.start for d, s in zip(self.plan.grid.dims, slab, strict=True) if d in wanted)
+        shape = tuple(
+            s.stop - s.start for d, s in zip(self.plan.grid.dims, slab, strict=True) if d in wanted
+        )
         with np.errstate(all="ignore"):
             values = (self._mask(box) if self.is_mask else box(self.name)).reshape(shape)
         return _whole_numbers(self.plan, self.name, values)

@@ -63,7 +63,9 @@ class Plan:
         if formula is None or not formula.whole:
             return False
         needed = self.graph.upstream([name]) & set(self.graph.formulas)
-        return not any(self.graph.formulas[n].whole for n in needed if n in self.graph.model.identities)
+        return not any(
+            self.graph.formulas[n].whole for n in needed if n in self.graph.model.identities
+        )
 
     def _ordered(self, dims: Iterable[str]) -> tuple[str, ...]:
         wanted = set(dims)

@@ -110,10 +110,12 @@ class Walk:
             self.seen(slab, left)
             if survivors is not None:
                 yield survivors
+        self.seen(self.slab)
 
-    def seen(self, slab: Slices, left: Sequence[int]) -> None:
-        """Take note of a decided slab, and of how many points each rule left in it."""
-        self.block_left = [a + b for a, b in zip(self.block_left, left, strict=True)]
+    def seen(self, slab: Slices, left: Sequence[int] = ()) -> None:
+        """Take note that all up to the end of a slab is decided, and what each rule left in it."""
+        if left:
+            self.block_left = [a + b for a, b in zip(self.block_left, left, strict=True)]
         self.visited = last_point(slab, self.plan.grid.shape) + 1
         if self._progress:
             self._progress(self.visited)

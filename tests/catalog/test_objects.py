@@ -71,7 +71,11 @@ def test_a_model_size_of_its_own_is_what_16_bit_gradients_take() -> None:
 @pytest.mark.parametrize(
     ("table", "given", "message"),
     [
-        ("accelerator", 5, "accelerator: 5 given; needed: a name, a catalog row or an mlsysim object"),
+        (
+            "accelerator",
+            5,
+            "accelerator: 5 given; needed: a name, a catalog row or an mlsysim object",
+        ),
         ("accelerator", None, "accelerator: None given"),
         ("workload", object, "workload: <class 'object'> given"),
         ("link", GPT3, "link: TransformerWorkload"),
@@ -92,7 +96,11 @@ def test_objects_go_where_names_go() -> None:
     axes = {"accelerator": [H100, "B200", mine]}
     asked = sweep({"workload": GPT3}, axes, feasible={"tp_within_node": False})
     assert asked.grid.fields["accelerator"].values.tolist() == [H100.name, "B200", "Mine"]
-    assert [row.name for row in asked.grid.rows if row.table == "accelerator"] == [H100.name, "B200", "Mine"]
+    assert [row.name for row in asked.grid.rows if row.table == "accelerator"] == [
+        H100.name,
+        "B200",
+        "Mine",
+    ]
     zipped = sweep(zip={"accelerator": [mine, "B200"], "link_bandwidth": ["100 Gbps", "400 Gbps"]})
     assert zipped.table()["accelerator"].tolist() == ["Mine", "B200"]
     assert asked.spec["axes"]["accelerator"] == [H100.name, "B200", "Mine"]
@@ -120,7 +128,9 @@ def test_objects_give_what_the_same_facts_in_a_row_give() -> None:
 
 
 def test_quantities_of_their_registry_are_read_as_text() -> None:
-    theirs = sweep({"link_bandwidth": Q_(400, "Gbps"), "device_memory": Q_(80, "GiB"), "batch_tokens": 2e6})
+    theirs = sweep(
+        {"link_bandwidth": Q_(400, "Gbps"), "device_memory": Q_(80, "GiB"), "batch_tokens": 2e6}
+    )
     assert theirs.point().quantities == sweep().point().quantities
     several = sweep(axes={"link_bandwidth": [Q_(100, "Gbps"), "400 Gbps"], "tp": [4, 8]})
     assert several.grid.fields["link_bandwidth"].values.tolist() == [12.5e9, 50e9]

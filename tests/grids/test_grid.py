@@ -23,10 +23,7 @@ FREE = {"memory": "off", "tp_within_node": False}
 
 ABSURD: dict[str, tuple[Mapping[str, Any], int]] = {
     "six axes of 1,000": (
-        {
-            n: {"range": [1, 1000]}
-            for n in ("tp", "pp", "dp", "microbatches", "layers", "heads")
-        },
+        {n: {"range": [1, 1000]} for n in ("tp", "pp", "dp", "microbatches", "layers", "heads")},
         10**18,
     ),
     "seven axes of 1,000": (
@@ -48,7 +45,10 @@ ABSURD: dict[str, tuple[Mapping[str, Any], int]] = {
         },
         10**24,
     ),
-    "one point too many": ({"tp": {"range": [1, 10**6]}, "dp": {"range": [1, 10**6 + 1]}}, 10**12 + 10**6),
+    "one point too many": (
+        {"tp": {"range": [1, 10**6]}, "dp": {"range": [1, 10**6 + 1]}},
+        10**12 + 10**6,
+    ),
 }
 
 
@@ -70,7 +70,9 @@ def test_absurd_grids_are_refused_before_anything_is_made(case: str) -> None:
 
 def test_the_longest_axis_is_the_one_to_cut() -> None:
     axes = {"tp": [1, 2], "dp": {"range": [1, 10**7]}, "microbatches": {"range": [1, 10**6]}}
-    with pytest.raises(ms.Mistake, match=r"cut dp \(10,000,000 values\) first, or raise max_points"):
+    with pytest.raises(
+        ms.Mistake, match=r"cut dp \(10,000,000 values\) first, or raise max_points"
+    ):
         sweep(axes=axes)
 
 
@@ -135,7 +137,9 @@ def test_rows_are_distinct_in_a_group() -> None:
 
 def test_an_input_has_one_value() -> None:
     for value in ([8], (8,), {"range": [1, 2]}, np.array([8]), range(8)):
-        with pytest.raises(ms.Mistake, match=r"^inputs\.tp: .*needed: one value; several make an axis"):
+        with pytest.raises(
+            ms.Mistake, match=r"^inputs\.tp: .*needed: one value; several make an axis"
+        ):
             sweep({"tp": value})
 
 
@@ -144,7 +148,12 @@ def test_an_input_has_one_value() -> None:
 
 def test_replicas_follow_from_devices() -> None:
     asked = sweep({"devices": 96}, {"tp": [1, 5, 8], "pp": [1, 12]}, without=["dp"], feasible=FREE)
-    assert asked.table()[["tp", "pp", "dp"]].values.tolist() == [[1, 1, 96], [1, 12, 8], [8, 1, 12], [8, 12, 1]]
+    assert asked.table()[["tp", "pp", "dp"]].values.tolist() == [
+        [1, 1, 96],
+        [1, 12, 8],
+        [8, 1, 12],
+        [8, 12, 1],
+    ]
     (rule,) = [row for row in asked.funnel().rows if row.rule == "whole dp"]
     assert (rule.rejects, rule.rejected_only) == (2, 2)
 
@@ -181,7 +190,9 @@ def test_a_precision_that_none_has_is_a_mistake() -> None:
 
 
 def test_precision_as_an_axis() -> None:
-    asked = sweep(axes={"precision": ["fp8", "bf16"], "accelerator": ["H100", "A100-80GB"]}, feasible=FREE)
+    asked = sweep(
+        axes={"precision": ["fp8", "bf16"], "accelerator": ["H100", "A100-80GB"]}, feasible=FREE
+    )
     rows = asked.table()[["precision", "accelerator"]].values.tolist()
     assert rows == [["fp8", "H100"], ["bf16", "H100"], ["bf16", "A100-80GB"]]
     peaks = asked.grid.fields["peak_flops"].values
@@ -199,10 +210,14 @@ def test_a_ring_is_a_choice_on_an_axis() -> None:
 
 
 def test_experts_are_counted_as_asked_and_noted() -> None:
-    asked = sweep({"workload": "DeepSeek-V3"}, {"parameter_count": ["all", "active"]}, feasible=FREE)
+    asked = sweep(
+        {"workload": "DeepSeek-V3"}, {"parameter_count": ["all", "active"]}, feasible=FREE
+    )
     flops = dict(asked.table()[["parameter_count", "step_flops"]].itertuples(index=False))
     assert flops == {"all": 6 * 671e9 * 2e6, "active": 6 * 37e9 * 2e6}
-    note = 'step_flops counts all 6.71e+11 parameters of DeepSeek-V3; a token passes through 3.7e+10'
+    note = (
+        "step_flops counts all 6.71e+11 parameters of DeepSeek-V3; a token passes through 3.7e+10"
+    )
     assert any(found.startswith(note) for found in sweep({"workload": "DeepSeek-V3"}).notes)
     active = sweep({"workload": "DeepSeek-V3", "parameter_count": "active"})
     assert not any("step_flops" in found for found in active.notes)
@@ -214,16 +229,26 @@ def test_experts_are_counted_as_asked_and_noted() -> None:
 def test_tp_stays_within_a_node_unless_asked() -> None:
     axes = {"tp": [4, 8, 16, 72, 144], "accelerator": ["H100", "GB200"]}
     inside = sweep(axes=axes, feasible={"memory": "off"})
-    assert inside.table().groupby("accelerator", observed=True)["tp"].max().to_dict() == {"H100": 8, "GB200": 72}
+    assert inside.table().groupby("accelerator", observed=True)["tp"].max().to_dict() == {
+        "H100": 8,
+        "GB200": 72,
+    }
     assert [row.rule for row in inside.funnel().rows] == ["tp_within_node"]
     assert len(sweep(axes=axes, feasible=FREE).table()) == 10
-    assert sweep({"devices_per_node": 16}, {"tp": [8, 16]}, feasible={"memory": "off"}).table()["tp"].max() == 16
+    assert (
+        sweep({"devices_per_node": 16}, {"tp": [8, 16]}, feasible={"memory": "off"})
+        .table()["tp"]
+        .max()
+        == 16
+    )
 
 
 def test_memory_rules() -> None:
     axes = {"pp": [1, 2, 4, 8, 16, 32, 48]}
     fitting = {
-        memory: sweep(axes=axes, feasible={"memory": memory, "headroom": share}).table()["pp"].tolist()
+        memory: sweep(axes=axes, feasible={"memory": memory, "headroom": share})
+        .table()["pp"]
+        .tolist()
         for memory, share in (("plain", 1), ("zero1", 1), ("off", 1))
     }
     assert fitting["plain"] == [8, 16, 32, 48]
@@ -261,7 +286,10 @@ def test_facts_of_the_workload_serve_rules() -> None:
 
 def test_a_fact_that_a_row_lacks_is_asked_for() -> None:
     with pytest.raises(ms.Mistake) as caught:
-        sweep(axes={"accelerator": ["H100", "H100-PCIe"]}, feasible={"where": "scaleout_bandwidth > 1 GB/s", **FREE})
+        sweep(
+            axes={"accelerator": ["H100", "H100-PCIe"]},
+            feasible={"where": "scaleout_bandwidth > 1 GB/s", **FREE},
+        )
     assert "accelerator.H100-PCIe.scaleout_bandwidth: the catalog has no value" in str(caught.value)
     assert "the rule scaleout_bandwidth > 1 GB/s needs it" in str(caught.value)
     lacking = {"x": {"peak_flops": {"fp8": "1 PFLOP/s"}}}
@@ -281,7 +309,9 @@ def test_what_is_given_wins_over_what_a_row_says() -> None:
 def test_rows_of_ones_own_on_an_axis() -> None:
     asked = sweep(axes={"accelerator": ["Mine", "H100"]}, accelerator={"Mine": CHIP})
     assert asked.table()["accelerator"].tolist() == ["Mine", "H100"]
-    assert asked.table()["compute_time"].iloc[0] == asked.table()["compute_time"].iloc[1] * 1979 / 1000
+    assert (
+        asked.table()["compute_time"].iloc[0] == asked.table()["compute_time"].iloc[1] * 1979 / 1000
+    )
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -290,7 +320,9 @@ def test_rows_of_ones_own_on_an_axis() -> None:
 def test_columns_are_quantities_inputs_or_all() -> None:
     every = sweep(axes={"tp": [1, 8]}).columns
     assert set(model("parallel_layout").outputs) - {"ring_correction"} <= set(every)
-    some = sweep(axes={"tp": [1, 8]}, columns=["layers", "step_time", "tp", "accelerator", "device_memory"])
+    some = sweep(
+        axes={"tp": [1, 8]}, columns=["layers", "step_time", "tp", "accelerator", "device_memory"]
+    )
     assert some.columns == ("tp", "layers", "step_time", "accelerator", "device_memory")
     (row,) = some.table().to_dict("records")
     assert (row["layers"], row["accelerator"], row["device_memory"]) == (96, "H100", 80 * 2**30)
@@ -311,7 +343,10 @@ def test_columns_that_cannot_be(columns: list[str], said: str) -> None:
 
 def test_few_columns_need_few_inputs(tmp_path: Path) -> None:
     asked = ms.Sweep(
-        axes={"tp": [1, 2], "pp": [1, 2]}, inputs={"dp": 4}, columns=["tp"], feasible={"memory": "off"}
+        axes={"tp": [1, 2], "pp": [1, 2]},
+        inputs={"dp": 4},
+        columns=["tp"],
+        feasible={"memory": "off"},
     )
     assert asked.columns == ("tp", "pp")
     saved = asked.to_parquet(tmp_path / "few.parquet")
@@ -335,5 +370,7 @@ def test_a_whole_number_beyond_int64_is_never_wrapped() -> None:
     asked = sweep({"device_memory": "1e-20 GB"}, feasible=FREE)
     assert asked.dataset()["min_devices_for_state"] == pytest.approx(2.8e23)
     assert asked.point().quantities["min_devices_for_state"] == pytest.approx(2.8e23)
-    with pytest.raises(ms.Mistake, match=r"^min_devices_for_state: .*needed: whole numbers below 2\^63"):
+    with pytest.raises(
+        ms.Mistake, match=r"^min_devices_for_state: .*needed: whole numbers below 2\^63"
+    ):
         asked.arrow()

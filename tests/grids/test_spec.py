@@ -76,31 +76,64 @@ REFUSED: list[tuple[Mapping[str, Any], str]] = [
     ({"zip": 5}, "zip: 5 given; needed: [[zip]] tables"),
     ({"zip": [5]}, "zip: [5] given"),
     ({"zip": [{}]}, "zip: [{}] given"),
-    ({"inputs": {"tp": 1}, "axes": {"tp": [1]}}, "axes.tp: also given in [inputs]; needed: one of them"),
+    (
+        {"inputs": {"tp": 1}, "axes": {"tp": [1]}},
+        "axes.tp: also given in [inputs]; needed: one of them",
+    ),
     ({"axes": {"tp": [1]}, "zip": [{"tp": [1]}]}, "zip.tp: also given in [axes]"),
     ({"zip": [{"tp": [1]}, {"tp": [1]}]}, "zip.tp: also given in [zip]"),
-    ({"inputs": {"dp": 1, "devices": 8}}, "inputs.devices: given together with dp, which follows from it"),
+    (
+        {"inputs": {"dp": 1, "devices": 8}},
+        "inputs.devices: given together with dp, which follows from it",
+    ),
     ({"axes": {"devices": [8]}, "inputs": {"dp": 1}}, "axes.devices: given together with dp"),
-    ({"inputs": {"microbatches": 1, "microbatch_tokens": 8}}, "microbatch_tokens: given together with microbatches"),
-    ({"inputs": {"microbatches": 1, "microbatch_size": 8}}, "microbatch_size: given together with microbatches"),
-    ({"inputs": {"microbatch_tokens": 1, "microbatch_size": 8}}, "microbatch_size: given together with microbatch_tokens"),
+    (
+        {"inputs": {"microbatches": 1, "microbatch_tokens": 8}},
+        "microbatch_tokens: given together with microbatches",
+    ),
+    (
+        {"inputs": {"microbatches": 1, "microbatch_size": 8}},
+        "microbatch_size: given together with microbatches",
+    ),
+    (
+        {"inputs": {"microbatch_tokens": 1, "microbatch_size": 8}},
+        "microbatch_size: given together with microbatch_tokens",
+    ),
     ({"feasible": {"wher": []}}, 'feasible: unknown "wher"; did you mean "where"?'),
     ({"feasible": {"memory": "zero2"}}, 'feasible.memory: unknown "zero2"; did you mean "zero1"?'),
     ({"feasible": {"memory": False}}, "feasible.memory: False given"),
     ({"feasible": {"memory": ["off"]}}, "feasible.memory: ['off'] given"),
-    ({"feasible": {"headroom": 0}}, "feasible.headroom: 0 given; needed: usable share of device memory in (0, 1]"),
+    (
+        {"feasible": {"headroom": 0}},
+        "feasible.headroom: 0 given; needed: usable share of device memory in (0, 1]",
+    ),
     ({"feasible": {"headroom": 1.1}}, "feasible.headroom: 1.1 given"),
     ({"feasible": {"headroom": math.nan}}, "feasible.headroom: nan given"),
     ({"feasible": {"headroom": "90 %"}}, 'feasible.headroom: "90 %" given'),
     ({"feasible": {"headroom": True}}, "feasible.headroom: True given"),
-    ({"feasible": {"tp_within_node": 1}}, "feasible.tp_within_node: 1 given; needed: true or false"),
-    ({"feasible": {"devices": 1024}}, "feasible.devices: 1024 given; needed: a table; for example devices = { equal"),
-    ({"feasible": {"devices": {"equals": 8}}}, 'feasible.devices: unknown "equals"; did you mean "equal"?'),
-    ({"feasible": {"devices": {"equal": 0}}}, "feasible.devices.equal: 0 given; needed: a whole number from 1"),
+    (
+        {"feasible": {"tp_within_node": 1}},
+        "feasible.tp_within_node: 1 given; needed: true or false",
+    ),
+    (
+        {"feasible": {"devices": 1024}},
+        "feasible.devices: 1024 given; needed: a table; for example devices = { equal",
+    ),
+    (
+        {"feasible": {"devices": {"equals": 8}}},
+        'feasible.devices: unknown "equals"; did you mean "equal"?',
+    ),
+    (
+        {"feasible": {"devices": {"equal": 0}}},
+        "feasible.devices.equal: 0 given; needed: a whole number from 1",
+    ),
     ({"feasible": {"devices": {"equal": [8]}}}, "feasible.devices.equal: [8] given"),
     ({"feasible": {"devices": {"max": True}}}, "feasible.devices.max: True given"),
     ({"feasible": {"devices": {"max": "8"}}}, 'feasible.devices.max: "8" given'),
-    ({"feasible": {"devices": {"one_of": []}}}, "feasible.devices.one_of: [] given; needed: a whole number from 1, or several"),
+    (
+        {"feasible": {"devices": {"one_of": []}}},
+        "feasible.devices.one_of: [] given; needed: a whole number from 1, or several",
+    ),
     ({"feasible": {"devices": {"one_of": [8, 2.5]}}}, "feasible.devices.one_of: [8, 2.5] given"),
 ]
 
@@ -119,7 +152,11 @@ def test_axes_walked_together_are_equally_long() -> None:
     assert str(caught.value) == said
 
 
-@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=4), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.none() | st.integers() | st.text(max_size=4), max_size=4
+    )
+)
 def test_any_table_is_read_or_refused(table: dict[str, Any]) -> None:
     for section in ("sweep", "inputs", "axes", "zip", "feasible", "output", "accelerator", "link"):
         try:
@@ -130,7 +167,9 @@ def test_any_table_is_read_or_refused(table: dict[str, Any]) -> None:
 
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2)
+    ),
     max_leaves=5,
 )
 
