@@ -21,7 +21,7 @@ PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env demo test test-slow test-min lint format bench docs dist test-dist lock clean clean-env
+.PHONY: help env demo test test-slow test-faults test-min lint format bench docs dist test-dist lock clean clean-env
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ test: $(TOOLS) ## all tests and docstring examples but the slow ones
 
 test-slow: $(TOOLS) ## the slow tests, parity on a million inputs among them
 	$(PY) -m pytest -m slow --parity-points=1000000 $(PYTEST_ARGS)
+
+test-faults: $(TOOLS) ## the tests that kill processes at every file operation
+	$(PY) -m pytest -m faults $(PYTEST_ARGS)
 
 test-min: ## the tests with the oldest dependencies that pyproject.toml allows
 	$(call build_env,$(VENV_MIN))

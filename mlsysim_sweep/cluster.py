@@ -19,7 +19,7 @@ from mlsysim_sweep.engine.run import Table, first_point, last_point
 from mlsysim_sweep.errors import Mistake, OutputError
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
 _AHEAD = 2
 """Parts under way for each thread of the cluster: the next is there when one is done."""
@@ -40,7 +40,7 @@ def on_dask(client: Client) -> Runner:
         shared = client.scatter((plan, table), broadcast=True, hash=False)
         mark = uuid.uuid4().hex[:8]
 
-        def submit(part: Part) -> Future:
+        def submit(part: Part) -> Any:
             return client.submit(
                 _write,
                 shared,

@@ -31,7 +31,7 @@ from mlsysim_sweep import journal
 from mlsysim_sweep.constraints import Funnel
 from mlsysim_sweep.engine.plan import Plan, Slices
 from mlsysim_sweep.engine.pool import ordered, threads
-from mlsysim_sweep.engine.run import Table, Walk, funnel, last_point, size, split
+from mlsysim_sweep.engine.run import Table, Walk, funnel, size, split
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
 from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, sync, write_rows

@@ -85,7 +85,7 @@ def columns(plan: Plan) -> tuple[str, ...]:
 
 
 def schema(plan: Plan, without: str | None = None) -> pa.Schema:
-    """Arrow schema of a sweep's rows, fixed by the spec alone; a partition column may be left out."""
+    """Arrow schema of a sweep's rows, fixed by the spec alone, ``without`` a partition column."""
     fields = [
         pa.field(name, kind, nullable=_may_be_null(plan, name, kind), metadata=describe(plan, name))
         for name, kind in ((name, _type(plan, name)) for name in columns(plan))
@@ -471,6 +471,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
+    """What to tell a person of a failed write: no room, or no way."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_ROOM:
         free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize

@@ -227,7 +227,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
     )
     staged = lambda: [
         p for p in tmp_path.iterdir() if p.name.startswith(".out") and p.stat().st_size
-    ]  # noqa: E731
+    ]
     while child.poll() is None and not staged():
         os.sched_yield()
     child.send_signal(number)

@@ -89,7 +89,7 @@ def block_bytes(plan: Plan) -> int:
 
 
 class OnDemand:
-    """One variable of a grid, or its feasibility mask, as an array evaluated where it is indexed."""
+    """A variable of a grid, or its feasibility mask, as an array evaluated where it is indexed."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self.plan, self.name = plan, name

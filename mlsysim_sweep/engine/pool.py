@@ -25,7 +25,7 @@ class Here(Executor):
 
 @contextlib.contextmanager
 def threads(workers: int) -> Iterator[Executor]:
-    """That many threads; one worker is the calling thread itself. Work not begun is dropped at exit."""
+    """That many threads; one is the calling thread itself. Work not begun is dropped at exit."""
     if workers == 1:
         yield Here()
         return
