@@ -36,7 +36,7 @@ from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
 from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, sync, write_rows
 
-PART_POINTS = 2**24
+PART_POINTS = 2**22
 _JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
 _FIX = "give --resume to go on, --overwrite to start again, or another name"
 

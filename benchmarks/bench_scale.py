@@ -1,0 +1,176 @@
+"""Scale: what filters save on a billion points, streaming against writing, threads, memory, Dask."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow.parquet as pq
+from _ratio import HIGHER, LOWER, Report, in_turns, run, seconds
+
+from mlsysim_sweep import Sweep, store
+from mlsysim_sweep.engine.mesh import whole
+from mlsysim_sweep.engine.plan import Plan
+from mlsysim_sweep.engine.run import Walk
+
+INPUTS = {
+    "workload": "GPT3",
+    "accelerator": "H100",
+    "batch_tokens": 2e6,
+    "flops_per_param_token": 6,
+    "local_efficiency": 0.5,
+    "link_bandwidth": "400 Gbps",
+    "overlap_fraction": 0.75,
+}
+ALL = {"memory": "off", "tp_within_node": False}
+FIXED = {"memory": "zero1", "tp_within_node": False, "devices": {"equal": 16384}}
+
+
+def grid(tp: int, pp: int, dp: int, microbatches: int, feasible: dict[str, object]) -> Sweep:
+    sizes = {"tp": tp, "pp": pp, "dp": dp, "microbatches": microbatches}
+    axes = {name: {"range": [1, size]} for name, size in sizes.items()}
+    return Sweep(inputs=INPUTS, axes=axes, feasible=feasible)
+
+
+def wall(work: object) -> float:
+    start = time.perf_counter()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - start
+
+
+def walked(sweep: Sweep) -> None:
+    """All twenty outputs of every survivor, block by block, written nowhere."""
+    for points in Walk(Plan(sweep.grid)):
+        with np.errstate(all="ignore"):
+            for name in sweep.columns:
+                points(name)
+
+
+def whole_array(sweep: Sweep) -> None:
+    """All twenty outputs at once, each at its own rank, as plain NumPy would."""
+    box = whole(Plan(sweep.grid))
+    for name in sweep.grid.columns:
+        box(name)
+
+
+def reference_loop(layouts: int) -> float:
+    """CPU seconds a layout of the reference, one call each."""
+    from mlsysim import Scenarios
+
+    base = Scenarios.Gpt3ThreeDParallel1K
+    return seconds(lambda: [base.variant(dp_size=1 + i).result for i in range(layouts)]) / layouts
+
+
+PEAK = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from bench_scale import grid, ALL, FIXED
+sizes = tuple(map(int, sys.argv[3].split(",")))
+made = grid(*sizes, {"all": ALL, "fixed": FIXED, "some": {**ALL, "where": "bubble > 0.99"}}[sys.argv[2]])
+made.to_parquet(sys.argv[4], overwrite=True, workers=2)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def peak_memory(kind: str, sizes: tuple[int, ...], target: Path) -> float:
+    """Peak bytes of a process of its own that writes a sweep."""
+    arguments = [str(Path(__file__).parent), kind, ",".join(map(str, sizes)), str(target)]
+    command = [sys.executable, "-P", "-c", PEAK, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def pushdown(report: Report, folder: Path) -> None:
+    sizes = (8, 16, 128, 16) if report.quick else (64, 128, 1024, 128)
+    fixed, slice_ = grid(*sizes, FIXED), grid(1, *sizes[1:], ALL)
+    scale = sizes[0]
+
+    def filtered() -> float:
+        return seconds(lambda: fixed.to_parquet(folder / "f.parquet", overwrite=True, workers=1))
+
+    def everything() -> float:
+        return seconds(lambda: walked(slice_)) * scale
+
+    cost, full, _ = in_turns(filtered, everything, 1)
+    detail = f"{fixed.points:,} points; the other side is one tp of {scale}, scaled"
+    report.ratio("fixed devices, against every point evaluated", cost / full, LOWER, 0.05, detail)
+    peak = peak_memory("fixed", sizes, folder / "p.parquet")
+    detail = f"{peak / 1e6:,.0f} MB"
+    report.ratio("peak memory of the same, against 400 MB", peak / 400e6, LOWER, 1.0, detail)
+
+
+def streaming(report: Report, folder: Path) -> None:
+    made = grid(8, 32, 16 if report.quick else 256, 64, ALL)
+    plan = Plan(made.grid)
+    table = store.table(plan).combine_chunks()
+    settings = store._settings(plan)
+
+    def written() -> None:
+        pq.write_table(table, folder / "w.parquet", row_group_size=2**20, **settings)
+
+    def streamed(workers: int) -> None:
+        store.write(plan, folder / "s.parquet", overwrite=True, workers=workers)
+
+    rounds = 1 if report.quick else 5
+    _, _, ratio = in_turns(lambda: seconds(written), lambda: seconds(lambda: streamed(1)), rounds)
+    detail = f"{len(table):,} rows; CPU seconds"
+    report.ratio("sweep to Parquet, against write_table alone", ratio, LOWER, 1.1, detail)
+    _, _, ratio = in_turns(lambda: wall(lambda: streamed(1)), lambda: wall(lambda: streamed(2)), rounds)
+    detail = f"wall seconds; {len(os.sched_getaffinity(0))} processors"
+    report.ratio("two threads, against one", ratio, LOWER, 0.7, detail)
+
+
+def evaluating(report: Report) -> None:
+    made = grid(8, 32, 16 if report.quick else 512, 128, ALL)
+    rounds = 1 if report.quick else 5
+    blocks, arrays, ratio = in_turns(
+        lambda: seconds(lambda: walked(made)), lambda: seconds(lambda: whole_array(made)), rounds
+    )
+    detail = f"{made.points / blocks / 1e6:,.0f} and {made.points / arrays / 1e6:,.0f} million points/s"
+    report.ratio("block by block, against whole arrays", ratio, HIGHER, 2.0, detail)
+    each = median(reference_loop(20 if report.quick else 300) for _ in range(3))
+    detail = f"the reference: {1 / each:,.0f} layouts/s"
+    report.ratio("block by block, against the reference's loop", each / (blocks / made.points),
+                 HIGHER, 100_000, detail)
+
+
+def memory(report: Report, folder: Path) -> None:
+    small, large = ((4, 8, 32, 8), (4, 8, 64, 8)) if report.quick else ((10, 100, 100, 100), (100, 100, 1000, 100))
+    peaks = [peak_memory("some", sizes, folder / "m.parquet") for sizes in (small, large)]
+    detail = " and ".join(f"{peak / 1e6:,.0f} MB" for peak in peaks)
+    report.ratio("peak memory at 10^9 points, against 10^7", peaks[1] / peaks[0], LOWER, 1.1, detail)
+
+
+def dask(report: Report, folder: Path) -> None:
+    from mlsysim_sweep.cluster import connected
+
+    made = grid(8, 32, 8 if report.quick else 6000, 64, ALL)
+
+    def on(workers: int) -> float:
+        with connected("local", workers) as client:
+            return wall(lambda: made.to_parquet(folder / f"d{workers}", overwrite=True, client=client))
+
+    one, two = on(1), on(2)
+    detail = f"{one:,.0f} s and {two:,.0f} s of wall time, {made.points:,} rows"
+    report.ratio("Dask, two workers against one", one / two, HIGHER, 1.6, detail)
+
+
+def main(quick: bool) -> int:
+    report = Report(quick)
+    memory_folder = Path("/dev/shm")  # a disk's speed is not ours
+    with tempfile.TemporaryDirectory(dir=memory_folder if memory_folder.is_dir() else None) as name:
+        folder = Path(name)
+        pushdown(report, folder)
+        streaming(report, folder)
+        evaluating(report)
+        memory(report, folder)
+        dask(report, folder)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    run(main)
