@@ -178,7 +178,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
     try:
         metadata = pq.read_metadata(path).metadata or {}
         found: dict[str, Any] = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
-    except (ValueError, OSError) as error:  # Arrow's errors are of these two kinds
+    except (ValueError, OSError, RecursionError) as error:  # Arrow's are of the first two kinds
         raise OutputError(path, f"cannot be read as Parquet: {error}") from None
     if not found:
         raise OutputError(path, "was not written by mlsysim-sweep")
@@ -208,9 +208,10 @@ def write(
     """
     walk = Walk(plan, progress)
     with _staged(path, overwrite=overwrite) as staging:
-        writer = pq.ParquetWriter(staging, schema(plan), **_settings(plan))
+        # Pandas looks for its keys in the Arrow schema that a file carries, and only there.
+        shape = schema(plan).with_metadata(_pandas_metadata(plan))
+        writer = pq.ParquetWriter(staging, shape, **_settings(plan))
         try:
-            writer.add_key_value_metadata(_pandas_metadata(plan))
             _write_groups(batches(plan, walk, watchers), writer)
             writer.add_key_value_metadata(_document(plan, walk.funnel()))
         finally:

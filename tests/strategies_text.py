@@ -18,8 +18,36 @@ from mlsysim_sweep.constraints import (
 _WORDS = (
     *("step_time", "tp", "pp", "efficiency", "accelerator", "and", "or", "not", "in", "lambda"),
     *("<", "<=", ">", ">=", "==", "!=", "=", "=<", "&&", "+", "-", "*", "/", "%", "(", ")"),
-    *("[", "]", ",", '"H100"', "'H100'", '"', "'", "5", "5 s", "0.5", "1e300", "1e300 ZB", "9" * 90),
-    *("50 %", "96 %", "2 GiB", "400 Gbps", "3 Gb", "5µs", "1e99999", ".", "_", "\x00", "é", "٣", "\n"),
+    *(
+        "[",
+        "]",
+        ",",
+        '"H100"',
+        "'H100'",
+        '"',
+        "'",
+        "5",
+        "5 s",
+        "0.5",
+        "1e300",
+        "1e300 ZB",
+        "9" * 90,
+    ),
+    *(
+        "50 %",
+        "96 %",
+        "2 GiB",
+        "400 Gbps",
+        "3 Gb",
+        "5µs",
+        "1e99999",
+        ".",
+        "_",
+        "\x00",
+        "é",
+        "٣",
+        "\n",
+    ),
 )
 rule_like = st.lists(st.sampled_from(_WORDS), max_size=12).flatmap(
     lambda words: st.sampled_from((" ", "")).map(lambda space: space.join(words))
@@ -29,7 +57,21 @@ rule_like = st.lists(st.sampled_from(_WORDS), max_size=12).flatmap(
 any_text = st.text(max_size=60) | rule_like
 
 _UNITS = ("GB", "GiB", "Gbit", "Gbps", "s", "ms", "TFLOP/s", "token", "%", "$", "B^2", "Gb", "degC")
-_NUMBERS = ("400", "-5", "1e400", "nan", "inf", "0x10", "1_000", "٣", "9" * 80, "1e-300", "", "1.", ".5")
+_NUMBERS = (
+    "400",
+    "-5",
+    "1e400",
+    "nan",
+    "inf",
+    "0x10",
+    "1_000",
+    "٣",
+    "9" * 80,
+    "1e-300",
+    "",
+    "1.",
+    ".5",
+)
 value_like = st.builds(
     lambda number, space, units: number + space + units,
     st.sampled_from(_NUMBERS) | st.floats().map(repr),

@@ -89,7 +89,8 @@ def test_existing_output_is_kept(small: Path) -> None:
     assert refused.returncode == 3
     assert "exists already; give --overwrite" in refused.stderr
     assert out.read_bytes() == b"precious"
-    assert call("run", str(small), "-o", "out.parquet", "--overwrite", cwd=small.parent).returncode == 0
+    done = call("run", str(small), "-o", "out.parquet", "--overwrite", cwd=small.parent)
+    assert done.returncode == 0
     assert pq.read_metadata(out).num_rows > 0
 
 
@@ -143,8 +144,15 @@ def test_mistakes_exit_2_without_a_traceback(
 
 def test_dry_run_says_what_would_be_done(tmp_path: Path) -> None:
     done = call(
-        "run", "gpt3-1k-h100", "--set", "batch_tokens=4e6", "--axis", "tp=1,2,4", "--dry-run",
-        "--json", cwd=tmp_path,
+        "run",
+        "gpt3-1k-h100",
+        "--set",
+        "batch_tokens=4e6",
+        "--axis",
+        "tp=1,2,4",
+        "--dry-run",
+        "--json",
+        cwd=tmp_path,
     )
     plan = json.loads(done.stdout)
     assert done.returncode == 0
@@ -199,7 +207,9 @@ def test_schema_accepts_the_bundled_grids(tmp_path: Path) -> None:
         jsonschema.validate({"axis": {}}, schema)
 
 
-SLOW = SMALL.replace("dp = [16, 32]", "dp = { range = [1, 100000] }\nmicrobatches = { range = [1, 400] }")
+SLOW = SMALL.replace(
+    "dp = [16, 32]", "dp = { range = [1, 100000] }\nmicrobatches = { range = [1, 400] }"
+)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -208,9 +218,16 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
     command = [sys.executable, "-P", "-c", "from mlsysim_sweep.cli import main; main()"]
     child = subprocess.Popen(
         [*command, "run", "slow.toml", "-o", "out.parquet"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    staged = lambda: [p for p in tmp_path.iterdir() if p.name.startswith(".out") and p.stat().st_size]  # noqa: E731
+
+    def staged() -> bool:
+        parts = [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
+        return any(path.stat().st_size for path in parts)
+
     while child.poll() is None and not staged():
         os.sched_yield()
     child.send_signal(number)
@@ -221,7 +238,10 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
 
 
 def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
-    command = f"{sys.executable} -P -c 'from mlsysim_sweep.cli import main; main()' schema | head -1"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    main = "from mlsysim_sweep.cli import main; main()"
+    command = f"{sys.executable} -P -c '{main}' schema | head -1"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

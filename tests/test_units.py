@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from mlsysim_sweep import units
 from mlsysim_sweep.units import UNITS, Unit, UnitError, parse_unit, to_si
 from mlsysim_sweep.vocabulary import VOCABULARY, Kind
+from tests.asking import refusal
 from tests.strategies_text import value_like
 
-EXACT = {
+EXACT: dict[tuple[str, str], int | Fraction] = {
     ("400 GB/s", "byte/s"): 400 * 10**9,
     ("400 Gbps", "byte/s"): 50 * 10**9,
     ("400Gbps", "byte/s"): 50 * 10**9,
@@ -67,7 +68,7 @@ REFUSED = {
     ("2 S", "s"): "did you mean s (seconds)?",
     ("500 Ms", "s"): "did you mean ms (milliseconds)?",
     ("3 GFLOPs", "flop/s"): "is not a unit of compute rate",
-    ("3 TFLOP", "flop/s"): '\'TFLOP\' is not a unit of compute rate; needed: "989 TFLOP/s"',
+    ("3 TFLOP", "flop/s"): "'TFLOP' is not a unit of compute rate; needed: \"989 TFLOP/s\"",
     ("400 GHz", "byte/s"): "unknown unit 'GHz'",
     ("20 degC", "s"): "unknown unit 'degC'",
     ("80 secnds", "s"): "did you mean seconds?",
@@ -77,7 +78,7 @@ REFUSED = {
     ("2 s s", "s"): "write * or / between units",
     ("2 s/", "s"): "it ends in an operator",
     ("2 s^s", "s"): "cannot read the unit",
-    ("2 s^١", "s"): "cannot read the unit",
+    ("2 s^\u0661", "s"): "cannot read the unit",
     ("2 2", "s"): "cannot read the unit",
     ("nan GB", "byte"): "cannot read",
     ("inf s", "s"): "cannot read",
@@ -105,7 +106,9 @@ def test_refused(text: str, unit: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("value", [True, None, "x", b"1", [1], np.array([1.0]), math.nan, math.inf, 10**400])
+@pytest.mark.parametrize(
+    "value", [True, None, "x", b"1", [1], np.array([1.0]), math.nan, math.inf, 10**400]
+)
 def test_what_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(UnitError):
         to_si(value, "1")
@@ -119,12 +122,11 @@ def test_bare_numbers_are_for_counts_and_shares() -> None:
 
 @given(text=value_like | st.text(max_size=120), unit=st.sampled_from(("byte", "byte/s", "s", "1")))
 def test_any_text_is_read_or_refused(text: str, unit: str) -> None:
-    try:
-        value = to_si(text, unit)
-    except UnitError as error:
-        assert len(str(error)) < 400
+    error = refusal(lambda: to_si(text, unit), UnitError)
+    if error is None:
+        assert math.isfinite(to_si(text, unit))
     else:
-        assert math.isfinite(value)
+        assert len(str(error)) < 400
 
 
 @given(st.sampled_from(sorted(UNITS)), st.sampled_from(sorted(UNITS)), st.integers(-3, 3))
@@ -132,7 +134,9 @@ def test_units_multiply_and_divide(one: str, other: str, power: int) -> None:
     left, right = UNITS[one], UNITS[other]
     assert parse_unit(f"{one}/{other}*{other}") == left
     assert parse_unit(f"{one}*{other}") == left.times(right) == right.times(left)
-    assert parse_unit(f"{one}^{power}") == Unit(left.factor**power, left.times(left, power - 1).powers)
+    assert parse_unit(f"{one}^{power}") == Unit(
+        left.factor**power, left.times(left, power - 1).powers
+    )
 
 
 # --- pint ----------------------------------------------------------------------------------------
@@ -156,13 +160,22 @@ def test_every_spelling_means_what_it_means_to_pint() -> None:
 
 def test_bytes_flops_and_tokens_are_dimensions() -> None:
     ours = units.registry()
-    for one, other in (("byte", "flop"), ("token", "parameter"), ("GHz", "Gbps"), ("dollar", "device")):
+    for one, other in (
+        ("byte", "flop"),
+        ("token", "parameter"),
+        ("GHz", "Gbps"),
+        ("dollar", "device"),
+    ):
         with pytest.raises(pint.DimensionalityError):
             ours.Quantity(1, one).to(other)
     assert ours.Quantity(400, "Gbps").m_as("GB/s") == 50
 
 
-REGISTRIES = {"plain": pint.UnitRegistry(), "ours": units.registry(), "arrays": units.array_registry()}
+REGISTRIES = {
+    "plain": pint.UnitRegistry(),
+    "ours": units.registry(),
+    "arrays": units.array_registry(),
+}
 
 
 @pytest.mark.parametrize("registry", REGISTRIES)

@@ -154,7 +154,9 @@ def read_axis(name: str, given: object) -> AxisValues:
         )
     else:
         values: Any = given
-        if not (isinstance(given, list | tuple | range | np.ndarray) or hasattr(given, "magnitude")):
+        if not (
+            isinstance(given, list | tuple | range | np.ndarray) or hasattr(given, "magnitude")
+        ):
             values = list(values)
         axis = AxisValues(name, len(values), lambda: read_values(name, values))
     if axis.count < 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import mlsysim
 import pytest
 from mlsysim.core.units import Q_
 
@@ -15,6 +14,7 @@ from mlsysim_sweep.catalog.objects import PRECISION_ALIASES, adopt
 from mlsysim_sweep.vocabulary import PRECISIONS
 from tests.asking import CHIP, sweep
 
+mlsysim: Any = pytest.importorskip("mlsysim")
 H100 = mlsysim.Hardware.Cloud.H100
 A100 = mlsysim.Hardware.Cloud.A100
 GPT3 = mlsysim.Models.Language.GPT3
@@ -49,7 +49,9 @@ def test_a_precision_of_its_own_wins_over_an_alias() -> None:
 
 def test_an_accelerator_without_a_dense_peak_is_refused() -> None:
     core = H100.compute.model_copy(update={"precision_flops": {"fp16_sparse": Q_(1, "PFLOPs/s")}})
-    with pytest.raises(ms.Mistake, match="^accelerator: .* has no dense peak; needed: one of fp32"):
+    with pytest.raises(
+        ms.Mistake, match=r"^accelerator: .* has no dense peak; needed: one of fp32"
+    ):
         adopt("accelerator", H100.model_copy(update={"compute": core}))
 
 
@@ -71,7 +73,11 @@ def test_a_model_size_of_its_own_is_what_16_bit_gradients_take() -> None:
 @pytest.mark.parametrize(
     ("table", "given", "message"),
     [
-        ("accelerator", 5, "accelerator: 5 given; needed: a name, a catalog row or an mlsysim object"),
+        (
+            "accelerator",
+            5,
+            "accelerator: 5 given; needed: a name, a catalog row or an mlsysim object",
+        ),
         ("accelerator", None, "accelerator: None given"),
         ("workload", object, "workload: <class 'object'> given"),
         ("link", GPT3, "link: TransformerWorkload"),
@@ -92,14 +98,18 @@ def test_objects_go_where_names_go() -> None:
     axes = {"accelerator": [H100, "B200", mine]}
     asked = sweep({"workload": GPT3}, axes, feasible={"tp_within_node": False})
     assert asked.grid.fields["accelerator"].values.tolist() == [H100.name, "B200", "Mine"]
-    assert [row.name for row in asked.grid.rows if row.table == "accelerator"] == [H100.name, "B200", "Mine"]
+    assert [row.name for row in asked.grid.rows if row.table == "accelerator"] == [
+        H100.name,
+        "B200",
+        "Mine",
+    ]
     zipped = sweep(zip={"accelerator": [mine, "B200"], "link_bandwidth": ["100 Gbps", "400 Gbps"]})
     assert zipped.table()["accelerator"].tolist() == ["Mine", "B200"]
     assert asked.spec["axes"]["accelerator"] == [H100.name, "B200", "Mine"]
 
 
 def test_the_same_object_twice_is_the_same_name_twice() -> None:
-    with pytest.raises(ms.Mistake, match="is given twice"):
+    with pytest.raises(ms.Mistake, match=r"is given twice"):
         sweep(axes={"accelerator": [H100, H100]})
 
 
@@ -120,7 +130,9 @@ def test_objects_give_what_the_same_facts_in_a_row_give() -> None:
 
 
 def test_quantities_of_their_registry_are_read_as_text() -> None:
-    theirs = sweep({"link_bandwidth": Q_(400, "Gbps"), "device_memory": Q_(80, "GiB"), "batch_tokens": 2e6})
+    theirs = sweep(
+        {"link_bandwidth": Q_(400, "Gbps"), "device_memory": Q_(80, "GiB"), "batch_tokens": 2e6}
+    )
     assert theirs.point().quantities == sweep().point().quantities
     several = sweep(axes={"link_bandwidth": [Q_(100, "Gbps"), "400 Gbps"], "tp": [4, 8]})
     assert several.grid.fields["link_bandwidth"].values.tolist() == [12.5e9, 50e9]

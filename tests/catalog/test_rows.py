@@ -1,4 +1,7 @@
-"""Lint of the catalog's TOML rows: names, sources, units, sane ratios, parameter counts, and the reference tables when present."""
+"""Lint of the catalog's TOML rows: names, sources, units, sane ratios and parameter counts.
+
+They are compared with the reference tables where those are present.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,17 @@ FACTS = {
 }
 NEEDED = {
     "accelerators": {"device_memory", "memory_bandwidth", "peak_flops"},
-    "workloads": {"parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocabulary", "context_length"},
+    "workloads": {
+        "parameters",
+        "layers",
+        "hidden",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "ffn_hidden",
+        "vocabulary",
+        "context_length",
+    },
     "links": {"link_bandwidth"},
 }
 EXTRAS = {"note", "sources"}
@@ -70,7 +83,8 @@ UNITS = {
 # Rows that break a rule for a reason.
 FP8_OVER_BF16 = {"Trainium3": 3.75}  # its 8-bit peak is the MX format's, which bf16 does not share
 FP16_IS_NOT_BF16 = {"Gaudi3"}  # fp16 runs at the tf32 rate
-ATTENTION_IS_NOT_HIDDEN = {"PaLM-540B", "DeepSeek-V3", "Qwen3-235B-A22B", "GPT-OSS-120B"}  # heads * head_dim != hidden, see their notes
+# heads * head_dim != hidden, see their notes
+ATTENTION_IS_NOT_HIDDEN = {"PaLM-540B", "DeepSeek-V3", "Qwen3-235B-A22B", "GPT-OSS-120B"}
 INPUT_EMBEDDING_IS_INACTIVE = {"GPT-OSS-120B"}  # so counted on its model card
 DEEPSEEK_DENSE_LAYERS, DEEPSEEK_SHARED_EXPERTS = 3, 1
 COUNT_TOLERANCE, ACTIVE_TOLERANCE = 0.03, 0.03
@@ -102,7 +116,9 @@ def amount(key: str, text: str) -> float:
 
 
 def peaks(name: str) -> dict[str, float]:
-    return {key: amount("peak_flops", text) for key, text in ACCELERATORS[name]["peak_flops"].items()}
+    return {
+        key: amount("peak_flops", text) for key, text in ACCELERATORS[name]["peak_flops"].items()
+    }
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -185,7 +201,9 @@ def test_low_precision_peaks_are_dense(name: str) -> None:
     peak = peaks(name)
     if "fp8" in peak:
         allowed = [1.0, 2.0, FP8_OVER_BF16.get(name, 2.0)]
-        assert any(peak["fp8"] / peak["bf16"] == pytest.approx(ratio, rel=0.03) for ratio in allowed)
+        assert any(
+            peak["fp8"] / peak["bf16"] == pytest.approx(ratio, rel=0.03) for ratio in allowed
+        )
     if "fp4" in peak:
         assert 1.0 <= peak["fp4"] / peak["fp8"] <= 3.0
 
@@ -228,7 +246,9 @@ def attention_count(row: Row) -> int:
     return int(2 * row["hidden"] * row["head_dim"] * (row["heads"] + row["kv_heads"]))
 
 
-def latent_attention_count(row: Row, query_rank: int = 1536, kv_rank: int = 512, rope: int = 64) -> int:
+def latent_attention_count(
+    row: Row, query_rank: int = 1536, kv_rank: int = 512, rope: int = 64
+) -> int:
     """DeepSeek's low-rank attention: queries down and up, keys and values down and up, output."""
     width, heads, dim = (int(row[key]) for key in ("hidden", "heads", "head_dim"))
     query = query_rank * (width + heads * (dim + rope))
@@ -244,7 +264,9 @@ def feed_forward_count(name: str, row: Row, experts: int) -> int:
     """All layers' feed-forward weights, with `experts` of the routed ones in each mixture."""
     if "experts" not in row:
         return int(row["layers"] * block_count(row, row["ffn_hidden"]))
-    dense, shared = (DEEPSEEK_DENSE_LAYERS, DEEPSEEK_SHARED_EXPERTS) if name == "DeepSeek-V3" else (0, 0)
+    dense, shared = (
+        (DEEPSEEK_DENSE_LAYERS, DEEPSEEK_SHARED_EXPERTS) if name == "DeepSeek-V3" else (0, 0)
+    )
     inner: int = row["expert_ffn_hidden"] if "expert_ffn_hidden" in row else row["ffn_hidden"]
     expert = block_count(row, inner)
     mixture = (experts + shared) * expert + int(row["experts"] * row["hidden"])  # with its router
@@ -252,7 +274,7 @@ def feed_forward_count(name: str, row: Row, experts: int) -> int:
 
 
 def count(name: str, row: Row, experts: int) -> int:
-    """Parameters that the dimensions of a row add up to; biases and norms are below the tolerance."""
+    """Parameters that the dimensions of a row add up to, but for biases and norms."""
     attention = latent_attention_count(row) if name == "DeepSeek-V3" else attention_count(row)
     embedding = row["vocabulary"] * row["hidden"] * (1 if row["tied_embeddings"] else 2)
     return int(row["layers"] * attention + feed_forward_count(name, row, experts) + embedding)
@@ -262,7 +284,9 @@ def count(name: str, row: Row, experts: int) -> int:
 def test_dimensions_add_up_to_the_parameters(name: str) -> None:
     row = WORKLOADS[name]
     tolerance = WIDER_COUNT_TOLERANCE.get(name, COUNT_TOLERANCE)
-    assert count(name, row, row.get("experts", 0)) == pytest.approx(row["parameters"], rel=tolerance)
+    assert count(name, row, row.get("experts", 0)) == pytest.approx(
+        row["parameters"], rel=tolerance
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if "experts" in WORKLOADS[name]])
@@ -276,7 +300,9 @@ def test_dimensions_add_up_to_the_active_parameters(name: str) -> None:
 
 def test_the_count_notices_a_slipped_digit() -> None:
     for key, wrong in (("layers", 69), ("hidden", 12880), ("ffn_hidden", 59152)):
-        assert count("GPT3", WORKLOADS["GPT3"] | {key: wrong}, 0) != pytest.approx(175e9, rel=COUNT_TOLERANCE)
+        assert count("GPT3", WORKLOADS["GPT3"] | {key: wrong}, 0) != pytest.approx(
+            175e9, rel=COUNT_TOLERANCE
+        )
 
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "hardware_catalog.csv"
@@ -332,7 +358,9 @@ def reference() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", REFERENCE_NAMES)
-def test_memory_bandwidth_agrees_with_the_reference(name: str, reference: dict[str, dict[str, str]]) -> None:
+def test_memory_bandwidth_agrees_with_the_reference(
+    name: str, reference: dict[str, dict[str, str]]
+) -> None:
     text = reference[REFERENCE_NAMES[name]]["memory_bw_TBps"]
     if text:
         ours = amount("memory_bandwidth", ACCELERATORS[name]["memory_bandwidth"])
@@ -340,7 +368,9 @@ def test_memory_bandwidth_agrees_with_the_reference(name: str, reference: dict[s
 
 
 @pytest.mark.parametrize("name", REFERENCE_NAMES)
-def test_dense_peaks_agree_with_the_reference(name: str, reference: dict[str, dict[str, str]]) -> None:
+def test_dense_peaks_agree_with_the_reference(
+    name: str, reference: dict[str, dict[str, str]]
+) -> None:
     theirs = reference[REFERENCE_NAMES[name]]
     for precision, ours in peaks(name).items():
         text = theirs[REFERENCE_COLUMNS[precision]] if precision in REFERENCE_COLUMNS else ""

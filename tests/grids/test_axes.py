@@ -53,7 +53,11 @@ FORMS: list[tuple[str, Any, list[Any]]] = [
     ("local_efficiency", ["50 %", 0.25], [0.5, 0.25]),
     ("overlap_fraction", {"range": [0, 1, 0.25]}, [0, 0.25, 0.5, 0.75, 1]),
     ("batch_tokens", {"range": [1e6, 3e6, 1e6]}, [1e6, 2e6, 3e6]),
-    ("link_bandwidth", {"range": ["100 Gbps", "50 GB/s", "12.5 GB/s"]}, [12.5e9, 25e9, 37.5e9, 50e9]),
+    (
+        "link_bandwidth",
+        {"range": ["100 Gbps", "50 GB/s", "12.5 GB/s"]},
+        [12.5e9, 25e9, 37.5e9, 50e9],
+    ),
     ("link_bandwidth", {"linspace": ["100 Gbps", "400 Gbps", 2]}, [12.5e9, 50e9]),
     ("window_resolution", {"range": ["1 ms", "3 ms", "1 ms"]}, [0.001, 0.002, 0.003]),
     ("device_memory", {"linspace": ["80 GB", "160 GB", 2]}, [80e9, 160e9]),
@@ -94,7 +98,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("tp", [4, 1, 4], "tp: 4 is given twice; needed: each value once"),
     ("tp", [1, 1.0], "tp: 1 is given twice"),
     ("link_bandwidth", ["400 Gbps", "50 GB/s"], "link_bandwidth: 50000000000.0 is given twice"),
-    ("link_bandwidth", ["400 Gbps", 5e10], "link_bandwidth: 50000000000.0 at position 1: a number without a unit"),
+    (
+        "link_bandwidth",
+        ["400 Gbps", 5e10],
+        "link_bandwidth: 50000000000.0 at position 1: a number without a unit",
+    ),
     ("link_bandwidth", np.array([5e10]), "link_bandwidth: 50000000000.0: a number without a unit"),
     ("link_bandwidth", {"range": [1e9, 2e9, 1e9]}, "1000000000.0: a number without a unit"),
     ("link_bandwidth", {"range": ["1 GB/s", "2 GB/s"]}, "needed: a step as third value"),
@@ -103,7 +111,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("accelerator", {"range": [1, 2]}, "accelerator: range given; needed: a list of names"),
     ("tp", {}, "tp: {} given; needed: one form"),
     ("tp", {"range": [1, 2], "linspace": [1, 2, 2]}, "needed: one form"),
-    ("tp", {"rnage": [1, 2]}, 'tp: unknown "rnage"; did you mean "range"?; needed: one of powers_of_two'),
+    (
+        "tp",
+        {"rnage": [1, 2]},
+        'tp: unknown "rnage"; did you mean "range"?; needed: one of powers_of_two',
+    ),
     ("tp", {"range": 5}, "tp: range = 5 given; needed: { range = [1, 1024] }"),
     ("tp", {"range": [1]}, "tp: range = [1] given"),
     ("tp", {"range": [1, 2, 3, 4]}, "tp: range = [1, 2, 3, 4] given"),
@@ -118,7 +130,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("tp", {"powers_of_two": [0, 8]}, "tp: powers_of_two: 0 given"),
     ("tp", {"powers_of_two": [1, True]}, "tp: powers_of_two: True given"),
     ("tp", {"divisors_of": [96]}, "tp: divisors_of: [96] given; needed: { divisors_of = 96 }"),
-    ("tp", {"divisors_of": 10**13}, "tp: divisors_of: 10000000000000 given; needed: a number up to 10^12"),
+    (
+        "tp",
+        {"divisors_of": 10**13},
+        "tp: divisors_of: 10000000000000 given; needed: a number up to 10^12",
+    ),
     ("tp", {"divisors_of": math.inf}, "tp: divisors_of: inf given"),
     ("tp", {"linspace": [1, 9, 0]}, "tp: linspace: 0 given"),
     ("tp", {"linspace": [1, 9, 2.5]}, "tp: linspace: 2.5 given"),
@@ -128,14 +144,38 @@ BAD: list[tuple[str, Any, str]] = [
     ("overlap_fraction", {"geomspace": [0, 1, 3]}, "needed: ends above 0"),
     ("local_efficiency", {"powers_of_two": [1, 8]}, "needed: linspace or geomspace for this input"),
     ("local_efficiency", {"divisors_of": 8}, "needed: linspace or geomspace for this input"),
-    ("local_efficiency", {"linspace": [0, 1, 3]}, "local_efficiency: 0.0 given at position 0; needed: a number in (0, 1]"),
-    ("local_efficiency", {"linspace": [0.5, 1.5, 3]}, "local_efficiency: 1.5 given; needed: a number in (0, 1]"),
-    ("device_memory", {"range": ["1 GB", "1e300 ZB", "1 GB"]}, "outside the range of numbers understood"),
+    (
+        "local_efficiency",
+        {"linspace": [0, 1, 3]},
+        "local_efficiency: 0.0 given at position 0; needed: a number in (0, 1]",
+    ),
+    (
+        "local_efficiency",
+        {"linspace": [0.5, 1.5, 3]},
+        "local_efficiency: 1.5 given; needed: a number in (0, 1]",
+    ),
+    (
+        "device_memory",
+        {"range": ["1 GB", "1e300 ZB", "1 GB"]},
+        "outside the range of numbers understood",
+    ),
     # Too long: said before any value is made.
-    ("tp", {"range": [1, 2**53]}, "tp: 9,007,199,254,740,992 values; needed: at most 100,000,000 on one axis"),
-    ("tp", {"linspace": [1, 2**53, 10**7]}, "linspace: 10,000,000 values given; needed: at most 1,000,000 whole numbers"),
+    (
+        "tp",
+        {"range": [1, 2**53]},
+        "tp: 9,007,199,254,740,992 values; needed: at most 100,000,000 on one axis",
+    ),
+    (
+        "tp",
+        {"linspace": [1, 2**53, 10**7]},
+        "linspace: 10,000,000 values given; needed: at most 1,000,000 whole numbers",
+    ),
     ("local_efficiency", {"range": [0, 1, 1e-30]}, f"{10**30 + 1:,} values; needed: at most"),
-    ("local_efficiency", {"linspace": [0.1, 1, 10**12]}, "1,000,000,000,000 values; needed: at most"),
+    (
+        "local_efficiency",
+        {"linspace": [0.1, 1, 10**12]},
+        "1,000,000,000,000 values; needed: at most",
+    ),
     ("tp", range(1, 10**12), "999,999,999,999 values; needed: at most"),
 ]
 
@@ -187,16 +227,18 @@ def test_divisors_divide(whole: int) -> None:
     assert values == sorted({whole // value for value in values})
 
 
-@pytest.mark.parametrize("registry", [pint.UnitRegistry(), units.registry(), units.array_registry()])
+@pytest.mark.parametrize(
+    "registry", [pint.UnitRegistry(), units.registry(), units.array_registry()]
+)
 def test_pint_arrays(registry: Any) -> None:
     assert labels("link_bandwidth", registry.Quantity([100.0, 400.0], "Gbps")) == [12.5e9, 50e9]
     assert labels("link_bandwidth", [registry.Quantity(100, "Gbps"), "400 Gbps"]) == [12.5e9, 50e9]
     for wrong in ("second", "degree_Celsius"):
-        with pytest.raises(ms.Mistake, match="^link_bandwidth: .* for example link_bandwidth = "):
+        with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* for example link_bandwidth = "):
             labels("link_bandwidth", registry.Quantity([1.0, 2.0], wrong))
-    with pytest.raises(ms.Mistake, match="^link_bandwidth: .* given at position 1; needed"):
+    with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* given at position 1; needed"):
         labels("link_bandwidth", registry.Quantity([1.0, math.nan], "Gbps"))
-    with pytest.raises(ms.Mistake, match="^link_bandwidth: .* given; needed: a list"):
+    with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* given; needed: a list"):
         labels("link_bandwidth", registry.Quantity(1.0, "Gbps"))
 
 

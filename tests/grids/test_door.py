@@ -62,7 +62,10 @@ def test_sizes(name: str, value: Any, said: str) -> None:
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("value", [8.0, 1e3, np.int8(8), np.uint64(8), np.float32(8), 2**30])
 def test_exact_sizes_of_any_type_are_taken(name: str, value: Any) -> None:
-    asked = sweep({"tp": 1, "pp": 1, "dp": 1, name: value}, feasible={"memory": "off", "tp_within_node": False})
+    asked = sweep(
+        {"tp": 1, "pp": 1, "dp": 1, name: value},
+        feasible={"memory": "off", "tp_within_node": False},
+    )
     found = asked.arrow()
     assert asked.grid.fields[name].values.dtype == np.int64
     assert asked.grid.fields[name].values == int(value)
@@ -87,7 +90,7 @@ def test_products_that_leave_int64(sizes: dict[str, int], product: int) -> None:
         scenario(**{FIELDS[name]: value for name, value in sizes.items()})
     assert str(caught.value).startswith(said.replace("tp x pp x dp", "tp_size x pp_size x dp_size"))
     axes = {name: np.array([1, value]) for name, value in sizes.items()}
-    with pytest.raises(ms.Mistake, match="tp x pp x dp: a product of"):
+    with pytest.raises(ms.Mistake, match=r"tp x pp x dp: a product of"):
         sweep(axes=axes)
 
 
@@ -97,13 +100,15 @@ def test_products_of_derived_sizes_that_leave_int64() -> None:
             {"dp": 2**20, "microbatch_size": 2**30, "seq_len": 2**30, "tp": 8, "pp": 1},
             without=["microbatches"],
         )
-    with pytest.raises(ms.Mistake, match="dp x microbatch_tokens: a product of"):
+    with pytest.raises(ms.Mistake, match=r"dp x microbatch_tokens: a product of"):
         sweep({"dp": 2**40, "microbatch_tokens": 2**30}, without=["microbatches"])
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint8, np.uint32, np.uint64, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.int16, np.int32, np.uint8, np.uint32, np.uint64, np.float32]
+)
 def test_narrow_arrays_give_the_int64_result(dtype: type) -> None:
-    values = np.array([64, 120], dtype)
+    values: Any = np.array([64, 120], dtype)
     asked = sweep(
         axes={"tp": values, "pp": values, "dp": values},
         feasible={"memory": "off", "tp_within_node": False},
@@ -119,7 +124,11 @@ REALS: list[tuple[str, tuple[object, ...], str]] = [
     ("flops_per_param_token", (0, -6, math.nan, math.inf), "6"),
     ("local_efficiency", (0, 0.0, -0.5, 1.0000001, 2, math.nan, math.inf, "0 %", "101 %"), "0.5"),
     ("overlap_fraction", (-0.01, 1.01, math.nan, math.inf, "-1 %", "200 %"), "0.5"),
-    ("link_bandwidth", ("0 Gbps", "-1 GB/s", "nan GB/s", "inf GB/s", "1e400 GB/s", "1e300 ZB/s"), '"400 Gbps"'),
+    (
+        "link_bandwidth",
+        ("0 Gbps", "-1 GB/s", "nan GB/s", "inf GB/s", "1e400 GB/s", "1e300 ZB/s"),
+        '"400 Gbps"',
+    ),
     ("device_memory", ("0 GB", "-80 GB", "nan GB", "1e29 TB"), '"80 GB"'),
     ("window_resolution", ("0 s", "-0.1 s", "nan s", "inf s", "1e-23 s", "1e23 s"), '"0.1 s"'),
     ("peak_flops", ("0 TFLOP/s", "-1 TFLOP/s", "nan FLOP/s"), '"989 TFLOP/s"'),
@@ -198,7 +207,11 @@ PRECISIONS = "fp32, tf32, fp16, bf16, fp8, fp4, int8"
         ("H100", "fp17", f'unknown "fp17"; did you mean "fp16"?; needed: one of {PRECISIONS}'),
         ("H100", "int4", f'unknown "int4"; did you mean "int8"?; needed: one of {PRECISIONS}'),
         ("H100", "FP8", 'unknown "FP8"; did you mean "fp8"?'),
-        ("H100", "fp4", '"fp4": no peak for it on H100; needed: one of bf16, fp16, fp32, fp8, int8, tf32'),
+        (
+            "H100",
+            "fp4",
+            '"fp4": no peak for it on H100; needed: one of bf16, fp16, fp32, fp8, int8, tf32',
+        ),
         ("A100-80GB", "fp8", '"fp8": no peak for it on A100-80GB; needed: one of'),
         ("H100", 8, "8 given at position 0"),
     ],
@@ -213,7 +226,7 @@ def test_precisions(accelerator: str, precision: Any, said: str) -> None:
 
 
 def test_an_unknown_precision_is_refused_also_where_the_peak_is_given() -> None:
-    with pytest.raises(ms.Mistake, match='^precision: unknown "fp17"'):
+    with pytest.raises(ms.Mistake, match=r'^precision: unknown "fp17"'):
         sweep({"precision": "fp17", "peak_flops": "1 PFLOP/s"})
 
 
@@ -249,11 +262,11 @@ def test_unknown_fields() -> None:
     with pytest.raises(ms.Mistake) as caught:
         good.variant(tpsize=1)
     assert str(caught.value).startswith('variant: unknown field "tpsize"; did you mean "tp_size"?')
-    with pytest.raises(TypeError, match="tpsize"):
+    with pytest.raises(TypeError, match=r"tpsize"):
         scenario(tpsize=1)
-    with pytest.raises(ms.Mistake, match='^inputs: unknown "tp_size"'):
+    with pytest.raises(ms.Mistake, match=r'^inputs: unknown "tp_size"'):
         sweep({"tp_size": 1})
-    with pytest.raises(AttributeError, match='no quantity \'stp_time\'; did you mean "step_time"'):
+    with pytest.raises(AttributeError, match=r'no quantity \'stp_time\'; did you mean "step_time"'):
         good.result.stp_time  # noqa: B018
 
 
@@ -261,7 +274,7 @@ def test_a_scenario_is_one_layout() -> None:
     for value in ([1, 2], {"range": [1, 2]}, np.array([1, 2])):
         with pytest.raises(ms.Mistake, match=r"^tp_size: .* given; needed: one value"):
             scenario(tp_size=value)
-    with pytest.raises(ms.Mistake, match="^name: "):
+    with pytest.raises(ms.Mistake, match=r"^name: "):
         scenario(name=" ")
     with pytest.raises(AttributeError):
         scenario().tp_size = 2  # type: ignore[misc]

@@ -23,10 +23,7 @@ FREE = {"memory": "off", "tp_within_node": False}
 
 ABSURD: dict[str, tuple[Mapping[str, Any], int]] = {
     "six axes of 1,000": (
-        {
-            n: {"range": [1, 1000]}
-            for n in ("tp", "pp", "dp", "microbatches", "layers", "heads")
-        },
+        {n: {"range": [1, 1000]} for n in ("tp", "pp", "dp", "microbatches", "layers", "heads")},
         10**18,
     ),
     "seven axes of 1,000": (
@@ -48,7 +45,10 @@ ABSURD: dict[str, tuple[Mapping[str, Any], int]] = {
         },
         10**24,
     ),
-    "one point too many": ({"tp": {"range": [1, 10**6]}, "dp": {"range": [1, 10**6 + 1]}}, 10**12 + 10**6),
+    "one point too many": (
+        {"tp": {"range": [1, 10**6]}, "dp": {"range": [1, 10**6 + 1]}},
+        10**12 + 10**6,
+    ),
 }
 
 
@@ -70,14 +70,16 @@ def test_absurd_grids_are_refused_before_anything_is_made(case: str) -> None:
 
 def test_the_longest_axis_is_the_one_to_cut() -> None:
     axes = {"tp": [1, 2], "dp": {"range": [1, 10**7]}, "microbatches": {"range": [1, 10**6]}}
-    with pytest.raises(ms.Mistake, match=r"cut dp \(10,000,000 values\) first, or raise max_points"):
+    with pytest.raises(
+        ms.Mistake, match=r"cut dp \(10,000,000 values\) first, or raise max_points"
+    ):
         sweep(axes=axes)
 
 
 def test_the_limit_is_ones_own() -> None:
     axes = {"tp": [1, 2], "pp": [1, 2]}
     assert sweep(axes=axes, max_points=4).points == 4
-    with pytest.raises(ms.Mistake, match="axes: 4 points .* at most 3 points"):
+    with pytest.raises(ms.Mistake, match=r"axes: 4 points .* at most 3 points"):
         sweep(axes=axes, max_points=3)
     wide = {name: {"range": [1, 10**4]} for name in ("tp", "pp", "dp", "microbatches")}
     asked = sweep(axes=wide, max_points=1e16, feasible=FREE)
@@ -121,21 +123,23 @@ def test_one_point_is_a_grid(axes: dict[str, Any], tmp_path: Path) -> None:
 def test_a_choice_of_the_point_is_asked_for_by_axis() -> None:
     with pytest.raises(ms.Mistake) as caught:
         sweep(axes={"tp": [1, 8]}).point()
-    said = "tp: an axis of 2 values, and none is chosen; needed: one value for each axis; for example tp=1"
-    assert str(caught.value) == said
+    said = "tp: an axis of 2 values, and none is chosen; needed: one value for each axis"
+    assert str(caught.value) == f"{said}; for example tp=1"
     off_grid = sweep(axes={"tp": [1, 8]}).point(tp=5)
     assert off_grid.inputs["tp"] == 5
 
 
 def test_rows_are_distinct_in_a_group() -> None:
     assert sweep(zip={"tp": [1, 1], "dp": [8, 16]}).points == 2
-    with pytest.raises(ms.Mistake, match="^tp and dp: 1, 8 is given twice"):
+    with pytest.raises(ms.Mistake, match=r"^tp and dp: 1, 8 is given twice"):
         sweep(zip={"tp": [1, 2, 1], "dp": [8, 8, 8]})
 
 
 def test_an_input_has_one_value() -> None:
     for value in ([8], (8,), {"range": [1, 2]}, np.array([8]), range(8)):
-        with pytest.raises(ms.Mistake, match=r"^inputs\.tp: .*needed: one value; several make an axis"):
+        with pytest.raises(
+            ms.Mistake, match=r"^inputs\.tp: .*needed: one value; several make an axis"
+        ):
             sweep({"tp": value})
 
 
@@ -144,7 +148,12 @@ def test_an_input_has_one_value() -> None:
 
 def test_replicas_follow_from_devices() -> None:
     asked = sweep({"devices": 96}, {"tp": [1, 5, 8], "pp": [1, 12]}, without=["dp"], feasible=FREE)
-    assert asked.table()[["tp", "pp", "dp"]].values.tolist() == [[1, 1, 96], [1, 12, 8], [8, 1, 12], [8, 12, 1]]
+    assert asked.table()[["tp", "pp", "dp"]].values.tolist() == [
+        [1, 1, 96],
+        [1, 12, 8],
+        [8, 1, 12],
+        [8, 12, 1],
+    ]
     (rule,) = [row for row in asked.funnel().rows if row.rule == "whole dp"]
     assert (rule.rejects, rule.rejected_only) == (2, 2)
 
@@ -174,14 +183,16 @@ def test_a_precision_that_one_accelerator_lacks_is_infeasible_by_name() -> None:
 def test_a_precision_that_none_has_is_a_mistake() -> None:
     with pytest.raises(ms.Mistake) as caught:
         sweep(axes={"accelerator": ["V100", "A100-80GB"]})
-    said = 'precision: "fp8": no peak for it on V100, A100-80GB; needed: one of bf16, fp16, fp32, int8, tf32'
-    assert str(caught.value) == said
-    with pytest.raises(ms.Mistake, match='^precision: "fp4": no peak'):
+    said = 'precision: "fp8": no peak for it on V100, A100-80GB; needed: one of'
+    assert str(caught.value) == f"{said} bf16, fp16, fp32, int8, tf32"
+    with pytest.raises(ms.Mistake, match=r'^precision: "fp4": no peak'):
         sweep(axes={"precision": ["fp8", "fp4"]})
 
 
 def test_precision_as_an_axis() -> None:
-    asked = sweep(axes={"precision": ["fp8", "bf16"], "accelerator": ["H100", "A100-80GB"]}, feasible=FREE)
+    asked = sweep(
+        axes={"precision": ["fp8", "bf16"], "accelerator": ["H100", "A100-80GB"]}, feasible=FREE
+    )
     rows = asked.table()[["precision", "accelerator"]].values.tolist()
     assert rows == [["fp8", "H100"], ["bf16", "H100"], ["bf16", "A100-80GB"]]
     peaks = asked.grid.fields["peak_flops"].values
@@ -194,15 +205,19 @@ def test_a_ring_is_a_choice_on_an_axis() -> None:
     assert frame["large_n_ring", 1] == frame["large_n_ring", 32] == 0.4375
     assert frame["ring", 1] == 0
     assert frame["ring", 32] == pytest.approx(0.4375 * 31 / 32, rel=1e-15)
-    with pytest.raises(ms.Mistake, match='^collective: unknown "rign"; did you mean "ring"'):
+    with pytest.raises(ms.Mistake, match=r'^collective: unknown "rign"; did you mean "ring"'):
         sweep({"collective": "rign"})
 
 
 def test_experts_are_counted_as_asked_and_noted() -> None:
-    asked = sweep({"workload": "DeepSeek-V3"}, {"parameter_count": ["all", "active"]}, feasible=FREE)
+    asked = sweep(
+        {"workload": "DeepSeek-V3"}, {"parameter_count": ["all", "active"]}, feasible=FREE
+    )
     flops = dict(asked.table()[["parameter_count", "step_flops"]].itertuples(index=False))
     assert flops == {"all": 6 * 671e9 * 2e6, "active": 6 * 37e9 * 2e6}
-    note = 'step_flops counts all 6.71e+11 parameters of DeepSeek-V3; a token passes through 3.7e+10'
+    note = (
+        "step_flops counts all 6.71e+11 parameters of DeepSeek-V3; a token passes through 3.7e+10"
+    )
     assert any(found.startswith(note) for found in sweep({"workload": "DeepSeek-V3"}).notes)
     active = sweep({"workload": "DeepSeek-V3", "parameter_count": "active"})
     assert not any("step_flops" in found for found in active.notes)
@@ -214,16 +229,26 @@ def test_experts_are_counted_as_asked_and_noted() -> None:
 def test_tp_stays_within_a_node_unless_asked() -> None:
     axes = {"tp": [4, 8, 16, 72, 144], "accelerator": ["H100", "GB200"]}
     inside = sweep(axes=axes, feasible={"memory": "off"})
-    assert inside.table().groupby("accelerator", observed=True)["tp"].max().to_dict() == {"H100": 8, "GB200": 72}
+    assert inside.table().groupby("accelerator", observed=True)["tp"].max().to_dict() == {
+        "H100": 8,
+        "GB200": 72,
+    }
     assert [row.rule for row in inside.funnel().rows] == ["tp_within_node"]
     assert len(sweep(axes=axes, feasible=FREE).table()) == 10
-    assert sweep({"devices_per_node": 16}, {"tp": [8, 16]}, feasible={"memory": "off"}).table()["tp"].max() == 16
+    assert (
+        sweep({"devices_per_node": 16}, {"tp": [8, 16]}, feasible={"memory": "off"})
+        .table()["tp"]
+        .max()
+        == 16
+    )
 
 
 def test_memory_rules() -> None:
     axes = {"pp": [1, 2, 4, 8, 16, 32, 48]}
     fitting = {
-        memory: sweep(axes=axes, feasible={"memory": memory, "headroom": share}).table()["pp"].tolist()
+        memory: sweep(axes=axes, feasible={"memory": memory, "headroom": share})
+        .table()["pp"]
+        .tolist()
         for memory, share in (("plain", 1), ("zero1", 1), ("off", 1))
     }
     assert fitting["plain"] == [8, 16, 32, 48]
@@ -261,11 +286,14 @@ def test_facts_of_the_workload_serve_rules() -> None:
 
 def test_a_fact_that_a_row_lacks_is_asked_for() -> None:
     with pytest.raises(ms.Mistake) as caught:
-        sweep(axes={"accelerator": ["H100", "H100-PCIe"]}, feasible={"where": "scaleout_bandwidth > 1 GB/s", **FREE})
+        sweep(
+            axes={"accelerator": ["H100", "H100-PCIe"]},
+            feasible={"where": "scaleout_bandwidth > 1 GB/s", **FREE},
+        )
     assert "accelerator.H100-PCIe.scaleout_bandwidth: the catalog has no value" in str(caught.value)
     assert "the rule scaleout_bandwidth > 1 GB/s needs it" in str(caught.value)
     lacking = {"x": {"peak_flops": {"fp8": "1 PFLOP/s"}}}
-    with pytest.raises(ms.Mistake, match="device_memory"):
+    with pytest.raises(ms.Mistake, match=r"device_memory"):
         sweep({"accelerator": "x"}, accelerator=lacking, feasible={"tp_within_node": False})
     assert len(sweep({"accelerator": "x"}, accelerator=lacking, feasible=FREE).table()) == 1
 
@@ -281,7 +309,9 @@ def test_what_is_given_wins_over_what_a_row_says() -> None:
 def test_rows_of_ones_own_on_an_axis() -> None:
     asked = sweep(axes={"accelerator": ["Mine", "H100"]}, accelerator={"Mine": CHIP})
     assert asked.table()["accelerator"].tolist() == ["Mine", "H100"]
-    assert asked.table()["compute_time"].iloc[0] == asked.table()["compute_time"].iloc[1] * 1979 / 1000
+    assert (
+        asked.table()["compute_time"].iloc[0] == asked.table()["compute_time"].iloc[1] * 1979 / 1000
+    )
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -290,7 +320,9 @@ def test_rows_of_ones_own_on_an_axis() -> None:
 def test_columns_are_quantities_inputs_or_all() -> None:
     every = sweep(axes={"tp": [1, 8]}).columns
     assert set(model("parallel_layout").outputs) - {"ring_correction"} <= set(every)
-    some = sweep(axes={"tp": [1, 8]}, columns=["layers", "step_time", "tp", "accelerator", "device_memory"])
+    some = sweep(
+        axes={"tp": [1, 8]}, columns=["layers", "step_time", "tp", "accelerator", "device_memory"]
+    )
     assert some.columns == ("tp", "layers", "step_time", "accelerator", "device_memory")
     (row,) = some.table().to_dict("records")
     assert (row["layers"], row["accelerator"], row["device_memory"]) == (96, "H100", 80 * 2**30)
@@ -311,7 +343,10 @@ def test_columns_that_cannot_be(columns: list[str], said: str) -> None:
 
 def test_few_columns_need_few_inputs(tmp_path: Path) -> None:
     asked = ms.Sweep(
-        axes={"tp": [1, 2], "pp": [1, 2]}, inputs={"dp": 4}, columns=["tp"], feasible={"memory": "off"}
+        axes={"tp": [1, 2], "pp": [1, 2]},
+        inputs={"dp": 4},
+        columns=["tp"],
+        feasible={"memory": "off"},
     )
     assert asked.columns == ("tp", "pp")
     saved = asked.to_parquet(tmp_path / "few.parquet")
@@ -331,9 +366,50 @@ def test_the_corner_of_every_range_is_finite() -> None:
         assert np.isfinite(asked.table().to_numpy(float)).all()
 
 
+@np.errstate(all="raise")
+def test_the_smallest_layout_divides_by_nothing() -> None:
+    ones = {"tp": 1, "pp": 1, "dp": 1, "microbatches": 1, "overlap_fraction": 0}
+    for collective in ("large_n_ring", "ring"):
+        found = sweep({**ones, "collective": collective}, feasible=FREE).point().quantities
+        assert (found["bubble"], found["n_devices"], found["ring_bytes"]) == (0, 1, 0)
+        assert all(math.isfinite(value) for value in found.values())
+
+
 def test_a_whole_number_beyond_int64_is_never_wrapped() -> None:
     asked = sweep({"device_memory": "1e-20 GB"}, feasible=FREE)
     assert asked.dataset()["min_devices_for_state"] == pytest.approx(2.8e23)
     assert asked.point().quantities["min_devices_for_state"] == pytest.approx(2.8e23)
-    with pytest.raises(ms.Mistake, match=r"^min_devices_for_state: .*needed: whole numbers below 2\^63"):
+    with pytest.raises(
+        ms.Mistake, match=r"^min_devices_for_state: .*needed: whole numbers below 2\^63"
+    ):
         asked.arrow()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ('accelerator != "H10O"', 'unknown "H10O"; did you mean "H100"?'),
+        ('accelerator == "h100"', 'did you mean "H100"?'),
+        ('"GPT-3" == workload', 'did you mean "GPT3"?'),
+        ('precision == "fp17"', 'did you mean "fp16"?'),
+        ('tp < 9 or collective in ["ring", "rign"]', 'unknown "rign"; did you mean "ring"?'),
+    ],
+)
+def test_a_rule_about_a_name_that_there_is_not_is_no_rule(rule: str, said: str) -> None:
+    with pytest.raises(ms.RuleError) as caught:
+        sweep(feasible={"where": rule})
+    assert str(caught.value).startswith("feasible.where[0]: ") and said in str(caught.value)
+
+
+def test_rules_about_names() -> None:
+    axes = {"accelerator": ["H100", "Café"], "gradient_precision": ["FP16", "fp8"]}
+    rules = {
+        'accelerator == "Cafe\u0301"': 2,
+        'accelerator in ["B200", "Café"]': 2,
+        'gradient_precision == "FP16"': 2,
+        'gradient_precision == "fp8" and accelerator != "H100"': 1,
+        'precision == "bf16"': 0,
+    }
+    for rule, kept in rules.items():
+        asked = sweep(axes=axes, accelerator={"Café": CHIP}, feasible={**FREE, "where": rule})
+        assert len(asked.table()) == kept
