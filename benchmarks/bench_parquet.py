@@ -98,7 +98,7 @@ def main(quick: bool) -> int:
             "evaluate, filter and write / write the finished table",
             ratio,
             LOWER,
-            1.5,
+            2,
             f"{cost_stream:.2f} s / {cost_table:.2f} s for {rows:,} rows",
         )
     return report.exit_code()

@@ -10,6 +10,7 @@ feasible.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -270,7 +271,8 @@ def _tokenize(text: str) -> Iterator[tuple[str, Any]]:
         elif match["op"] is not None:
             yield "op", match["op"]
         else:
-            yield "text", match["double"] if match["double"] is not None else match["single"]
+            quoted = match["double"] if match["double"] is not None else match["single"]
+            yield "text", unicodedata.normalize("NFC", quoted)
 
 
 def _literal(text: str, number: str, unit: str | None) -> Number:
@@ -366,6 +368,17 @@ def names(node: Node) -> frozenset[str]:
     if isinstance(node, Logic):
         return frozenset().union(*(names(part) for part in node.parts))
     return frozenset()
+
+
+def texts(node: Predicate) -> Iterator[tuple[str, str]]:
+    """Each name that a rule compares a choice with, after that choice."""
+    if isinstance(node, Logic):
+        for part in node.parts:
+            yield from texts(part)
+        return
+    for one, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(one, Name) and isinstance(other, Text):
+            yield one.name, other.text
 
 
 def check(node: Predicate, unit_of: UnitOf, text: str) -> None:

@@ -213,7 +213,8 @@ def check(model: Model) -> None:
 
 def _check_names(model: Model) -> None:
     folded: dict[str, str] = {}
-    for name in (*VOCABULARY, *model.outputs):
+    # A Dataset has a variable "feasible" beside the quantities.
+    for name in ("feasible", *VOCABULARY, *model.outputs):
         if name.casefold() in folded:
             raise DeclarationError(f"{name}: declared twice (also {folded[name.casefold()]!r})")
         folded[name.casefold()] = name

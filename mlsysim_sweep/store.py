@@ -230,7 +230,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
     try:
         metadata = pq.read_metadata(path).metadata or {}
         found: dict[str, Any] = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
-    except (ValueError, OSError) as error:  # Arrow's errors are of these two kinds
+    except (ValueError, OSError, RecursionError) as error:  # Arrow's are of the first two kinds
         raise OutputError(path, f"cannot be read as Parquet: {error}") from None
     if not found:
         raise OutputError(path, "was not written by mlsysim-sweep")

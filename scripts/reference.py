@@ -341,7 +341,7 @@ _KEYS = {
     "axes": "Inputs that vary, in the order of rows: the last one runs fastest",
     "zip": "A group of axes of equal length that are walked together, one `[[zip]]` a group",
     "feasible.memory": f"State that must fit the device, below; `{_UNSAID.memory}` if not given",
-    "feasible.headroom": f"Usable share of its memory, in (0, 1]; {_UNSAID.headroom:g} if not given",
+    "feasible.headroom": f"Usable share of memory, in (0, 1]; {_UNSAID.headroom:g} if not given",
     "feasible.devices": "Limits of `n_devices`, below; none if not given",
     "feasible.tp_within_node": "Whether `tp` must fit in `devices_per_node`; "
     + f"{str(_UNSAID.tp_within_node).lower()} if not given",

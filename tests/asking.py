@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import mlsysim_sweep as ms
 
@@ -40,6 +40,18 @@ def sweep(
     gone = {*without, *(axes or {}), *(name for group in groups for name in group)}
     held = {name: value for name, value in INPUTS.items() if name not in gone}
     return ms.Sweep(inputs={**held, **(inputs or {})}, axes=axes, zip=zip, **others)
+
+
+Error = TypeVar("Error", bound=Exception)
+
+
+def refusal(ask: Callable[[], object], kind: type[Error]) -> Error | None:
+    """The error of this kind with which something is refused; None where it is not."""
+    try:
+        ask()
+    except kind as error:
+        return error
+    return None
 
 
 def scenario(**changes: Any) -> ms.ParallelLayoutScenario:

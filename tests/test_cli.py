@@ -89,10 +89,8 @@ def test_existing_output_is_kept(small: Path) -> None:
     assert refused.returncode == 3
     assert "exists already; give --overwrite" in refused.stderr
     assert out.read_bytes() == b"precious"
-    assert (
-        call("run", str(small), "-o", "out.parquet", "--overwrite", cwd=small.parent).returncode
-        == 0
-    )
+    done = call("run", str(small), "-o", "out.parquet", "--overwrite", cwd=small.parent)
+    assert done.returncode == 0
     assert pq.read_metadata(out).num_rows > 0
 
 
@@ -225,9 +223,11 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
         stderr=subprocess.PIPE,
         text=True,
     )
-    staged = lambda: [
-        p for p in tmp_path.iterdir() if p.name.startswith(".out") and p.stat().st_size
-    ]
+
+    def staged() -> bool:
+        parts = [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
+        return any(path.stat().st_size for path in parts)
+
     while child.poll() is None and not staged():
         os.sched_yield()
     child.send_signal(number)
@@ -238,9 +238,8 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
 
 
 def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
-    command = (
-        f"{sys.executable} -P -c 'from mlsysim_sweep.cli import main; main()' schema | head -1"
-    )
+    main = "from mlsysim_sweep.cli import main; main()"
+    command = f"{sys.executable} -P -c '{main}' schema | head -1"
     done = subprocess.run(
         command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -17,6 +17,9 @@ HEAVY = (
 )
 
 
+ASK = "import mlsysim_sweep as ms; ms.Sweep.load('gpt3-1k-h100')"
+
+
 def loaded_by(statements: str, folder: Path) -> set[str]:
     """Top-level modules that a fresh interpreter holds after some statements."""
     code = f"{statements}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
@@ -31,15 +34,14 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_asking_and_answering_load_only_numpy(tmp_path: Path) -> None:
-    ask = "from mlsysim_sweep import Sweep\nSweep.load('gpt3-1k-h100').variant(axes={'tp': [8]}).plan()"
-    loaded = loaded_by(ask, tmp_path)
+    loaded = loaded_by(f"{ASK}.variant(axes={{'tp': [8]}}).plan()", tmp_path)
     assert "numpy" in loaded
     assert loaded.isdisjoint(HEAVY)
 
 
 def test_a_table_needs_neither_xarray_nor_pint(tmp_path: Path) -> None:
-    ask = "import mlsysim_sweep as ms\nms.Sweep.load('gpt3-1k-h100').variant(inputs={'dp': 32}).arrow()"
-    assert loaded_by(ask, tmp_path).isdisjoint({"dask", "matplotlib", "mlsysim", "pint", "xarray"})
+    loaded = loaded_by(f"{ASK}.variant(inputs={{'dp': 32}}).arrow()", tmp_path)
+    assert loaded.isdisjoint({"dask", "matplotlib", "mlsysim", "pint", "xarray"})
 
 
 @pytest.mark.parametrize("name", ms.__all__)

@@ -16,10 +16,10 @@ import numpy as np
 from mlsysim_sweep import units
 from mlsysim_sweep.catalog import FACTS, Catalog, Row, choice_rows
 from mlsysim_sweep.catalog.objects import adopt
-from mlsysim_sweep.constraints import Rule, parse
+from mlsysim_sweep.constraints import Rule, RuleError, parse, texts
 from mlsysim_sweep.constraints import names as names_in
 from mlsysim_sweep.declare import Graph, Model, graph
-from mlsysim_sweep.errors import Mistake, shown, unknown
+from mlsysim_sweep.errors import Mistake, shown, suggestion, unknown
 from mlsysim_sweep.grids.axes import (
     Array,
     AxisValues,
@@ -126,7 +126,7 @@ def build(spec: Spec, formulas: Sequence[ModuleType | Callable[..., Any]] = ()) 
     fields = resolver.resolve()
     found = graph(model, frozenset(fields))
     columns = _columns(spec, found)
-    rules = _rules(spec, found, fields)
+    rules = _rules(spec, found, resolver)
     resolver.check_complete(found, columns, rules)
     return Grid(spec, model, axes, fields, rules, columns, tuple(resolver.rows.values()))
 
@@ -263,6 +263,13 @@ class _Resolver:
         for choice in ("gradient_precision", "collective", "parameter_count"):
             self._choice(choice)
         return self.fields
+
+    def known_names(self, choice: str) -> set[str]:
+        """Every name that a choice can have."""
+        if choice in FACTS:
+            return set(self.catalog.table(choice))
+        names = PRECISIONS if choice == "precision" else choice_rows(choice)
+        return {*names, *self._labels(choice)}
 
     def _labels(self, name: str) -> list[str]:
         return [str(label) for label in self.fields[name].values.reshape(-1)]
@@ -418,16 +425,21 @@ def _example(name: str) -> str:
     return "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
 
 
-def _rules(spec: Spec, found: Graph, fields: Mapping[str, Field]) -> tuple[Rule, ...]:
+def _rules(spec: Spec, found: Graph, resolver: _Resolver) -> tuple[Rule, ...]:
     """Every rule of a sweep, the implied ones first, split into parts that must all hold."""
     unit_of = _unit_of(found)
     rules: list[Rule] = []
-    for name, place, text in _rule_texts(spec, found, fields):
+    for name, place, text in _rule_texts(spec, found, resolver.fields):
         try:
             for mentioned in sorted(names_in(parse(text))):
                 if mentioned in VOCABULARY or mentioned in found.model.outputs:
                     _require(mentioned, found, optional=False)
-            rules += Rule.read(name, text, unit_of).split()
+            rule = Rule.read(name, text, unit_of)
+            for choice, label in texts(rule.predicate):
+                known = resolver.known_names(choice)
+                if label not in known:
+                    raise RuleError(text, f"unknown {shown(label)}{suggestion(label, known)}")
+            rules += rule.split()
         except Mistake as error:
             raise error.within(place) if not error.field else _in_rule(error, place) from None
     return tuple(rules)

@@ -83,7 +83,7 @@ class Feasible:
         if not isinstance(asked.memory, str) or asked.memory not in MEMORY_RULES:
             raise unknown("feasible.memory", asked.memory, MEMORY_RULES)
         share = asked.headroom
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 1e-30 <= share <= 1:
             needed = "usable share of device memory in (0, 1]"
             raise Mistake("feasible.headroom", f"{shown(share)} given", needed, "headroom = 0.9")
         if not isinstance(asked.tp_within_node, bool):

@@ -215,7 +215,7 @@ def test_names_that_hide_or_reorder_text_are_refused(name: Any) -> None:
     with pytest.raises(ms.Mistake) as caught:
         clean_name(name, "here")
     assert str(caught.value).startswith("here: ") and str(caught.value).isprintable()
-    with pytest.raises(ms.Mistake, match="^accelerator: "):
+    with pytest.raises(ms.Mistake, match=r"^accelerator: "):
         sweep(accelerator={name: CHIP})
     with pytest.raises(ms.Mistake, match=r"^sweep\.name: "):
         sweep(name=name)
@@ -241,7 +241,7 @@ def test_names_are_one_in_every_unicode_form() -> None:
             assert made.table()["accelerator"].tolist() == [composed, "H100"]
     with pytest.raises(ms.Mistake, match=r"^accelerator\.Café: given twice, in two Unicode forms"):
         sweep(accelerator={composed: CHIP, split: CHIP})
-    with pytest.raises(ms.Mistake, match='"Café" is given twice'):
+    with pytest.raises(ms.Mistake, match=r'"Café" is given twice'):
         sweep(axes={"accelerator": [composed, split]}, accelerator={composed: CHIP})
 
 
@@ -250,7 +250,7 @@ def test_names_that_differ_only_in_case_are_refused() -> None:
         sweep(accelerator={"h100": CHIP})
     with pytest.raises(ms.Mistake, match=r'^accelerator\.MINE: differs from "Mine" only in case'):
         sweep(accelerator={"Mine": CHIP, "MINE": CHIP})
-    with pytest.raises(ms.Mistake, match='differs from "straße" only in case'):
+    with pytest.raises(ms.Mistake, match=r'differs from "straße" only in case'):
         sweep(accelerator={"straße": CHIP, "STRASSE": CHIP})
 
 
@@ -263,7 +263,7 @@ def test_a_row_of_ones_own_hides_a_bundled_one() -> None:
 def test_catalog_row_by_name() -> None:
     assert Catalog().row("link", "InfiniBand-NDR").facts == {"link_bandwidth": 50e9}
     for name in (None, 5, ["H100"], "H10O"):
-        with pytest.raises(ms.Mistake, match="^accelerator: "):
+        with pytest.raises(ms.Mistake, match=r"^accelerator: "):
             Catalog().row("accelerator", name)
     more = Catalog().added(Row("link", "Mine", {"link_bandwidth": 1.0}))
     assert more.row("link", "Mine").facts["link_bandwidth"] == 1.0
@@ -285,7 +285,23 @@ def test_what_a_row_says_of_itself_goes_into_the_document() -> None:
 
 # --- files ---------------------------------------------------------------------------------------
 
-GOOD = b'[accelerator.Mine]\ndevice_memory = "80 GB"\ndevices_per_node = 8\npeak_flops = { fp8 = "1 PFLOP/s" }\n'
+GOOD = b"""[accelerator.Mine]
+device_memory = "80 GB"
+devices_per_node = 8
+peak_flops = { fp8 = "1 PFLOP/s" }
+"""
+ASKING = """[sweep]
+catalog = ["chips.toml"]
+[inputs]
+workload = "GPT3"
+accelerator = "Mine"
+dp = 1024
+batch_tokens = 2e6
+flops_per_param_token = 6
+local_efficiency = 0.5
+link = "InfiniBand-NDR"
+overlap_fraction = 0.75
+"""
 
 
 @pytest.mark.parametrize(
@@ -294,28 +310,19 @@ GOOD = b'[accelerator.Mine]\ndevice_memory = "80 GB"\ndevices_per_node = 8\npeak
 )
 def test_a_catalog_file_beside_the_spec(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "chips.toml").write_bytes(content)
-    (tmp_path / "spec.toml").write_text(
-        '[sweep]\ncatalog = "chips.toml"\n[inputs]\nworkload = "GPT3"\naccelerator = "Mine"\ndp = 1024\n'
-        'batch_tokens = 2e6\nflops_per_param_token = 6\nlocal_efficiency = 0.5\nlink = "InfiniBand-NDR"\n'
-        "overlap_fraction = 0.75\n"
-    )
+    (tmp_path / "spec.toml").write_text(ASKING)
     assert ms.Sweep.load(tmp_path / "spec.toml").point().inputs["peak_flops"] == 1e15
 
 
 def test_rows_of_a_spec_win_over_those_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "chips.toml").write_bytes(GOOD)
-    (tmp_path / "spec.toml").write_text(
-        '[sweep]\ncatalog = ["chips.toml"]\n[inputs]\nworkload = "GPT3"\naccelerator = "Mine"\ndp = 1024\n'
-        'batch_tokens = 2e6\nflops_per_param_token = 6\nlocal_efficiency = 0.5\nlink = "InfiniBand-NDR"\n'
-        'overlap_fraction = 0.75\n[accelerator.Mine]\npeak_flops.fp8 = "2 PFLOP/s"\ndevices_per_node = 8\n'
-        'device_memory = "1 GB"\n'
-    )
+    (tmp_path / "spec.toml").write_text(ASKING + GOOD.decode().replace("1 PFLOP", "2 PFLOP"))
     assert ms.Sweep.load(tmp_path / "spec.toml").point().inputs["peak_flops"] == 2e15
 
 
 BAD_FILES = {
     b"[acelerator.X]": 'chips.toml: unknown "acelerator"; did you mean "accelerator"?',
-    b"accelerator = 5": r"chips.toml: accelerator: 5 given; needed: tables such as [accelerator.MyName]",
+    b"accelerator = 5": "chips.toml: accelerator: 5 given; needed: tables such as [accelerator",
     b"[sweep]": 'chips.toml: unknown "sweep"',
 }
 
@@ -368,7 +375,7 @@ def test_malformed_toml_names_the_file_and_the_line(tmp_path: Path, case: str) -
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ms.Mistake, match=r"nosuch\.toml: cannot be read: No such file"):
         read_toml(tmp_path / "nosuch.toml")
-    with pytest.raises(ms.Mistake, match="cannot be read: Is a directory"):
+    with pytest.raises(ms.Mistake, match=r"cannot be read: Is a directory"):
         read_toml(tmp_path)
     with (tmp_path / "huge.toml").open("wb") as file:
         file.truncate(2**28 + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import mlsysim
 import pytest
 from mlsysim.core.units import Q_
 
@@ -15,6 +14,7 @@ from mlsysim_sweep.catalog.objects import PRECISION_ALIASES, adopt
 from mlsysim_sweep.vocabulary import PRECISIONS
 from tests.asking import CHIP, sweep
 
+mlsysim: Any = pytest.importorskip("mlsysim")
 H100 = mlsysim.Hardware.Cloud.H100
 A100 = mlsysim.Hardware.Cloud.A100
 GPT3 = mlsysim.Models.Language.GPT3
@@ -49,7 +49,9 @@ def test_a_precision_of_its_own_wins_over_an_alias() -> None:
 
 def test_an_accelerator_without_a_dense_peak_is_refused() -> None:
     core = H100.compute.model_copy(update={"precision_flops": {"fp16_sparse": Q_(1, "PFLOPs/s")}})
-    with pytest.raises(ms.Mistake, match="^accelerator: .* has no dense peak; needed: one of fp32"):
+    with pytest.raises(
+        ms.Mistake, match=r"^accelerator: .* has no dense peak; needed: one of fp32"
+    ):
         adopt("accelerator", H100.model_copy(update={"compute": core}))
 
 
@@ -107,7 +109,7 @@ def test_objects_go_where_names_go() -> None:
 
 
 def test_the_same_object_twice_is_the_same_name_twice() -> None:
-    with pytest.raises(ms.Mistake, match="is given twice"):
+    with pytest.raises(ms.Mistake, match=r"is given twice"):
         sweep(axes={"accelerator": [H100, H100]})
 
 

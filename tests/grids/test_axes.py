@@ -234,11 +234,11 @@ def test_pint_arrays(registry: Any) -> None:
     assert labels("link_bandwidth", registry.Quantity([100.0, 400.0], "Gbps")) == [12.5e9, 50e9]
     assert labels("link_bandwidth", [registry.Quantity(100, "Gbps"), "400 Gbps"]) == [12.5e9, 50e9]
     for wrong in ("second", "degree_Celsius"):
-        with pytest.raises(ms.Mistake, match="^link_bandwidth: .* for example link_bandwidth = "):
+        with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* for example link_bandwidth = "):
             labels("link_bandwidth", registry.Quantity([1.0, 2.0], wrong))
-    with pytest.raises(ms.Mistake, match="^link_bandwidth: .* given at position 1; needed"):
+    with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* given at position 1; needed"):
         labels("link_bandwidth", registry.Quantity([1.0, math.nan], "Gbps"))
-    with pytest.raises(ms.Mistake, match="^link_bandwidth: .* given; needed: a list"):
+    with pytest.raises(ms.Mistake, match=r"^link_bandwidth: .* given; needed: a list"):
         labels("link_bandwidth", registry.Quantity(1.0, "Gbps"))
 
 

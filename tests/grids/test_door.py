@@ -90,7 +90,7 @@ def test_products_that_leave_int64(sizes: dict[str, int], product: int) -> None:
         scenario(**{FIELDS[name]: value for name, value in sizes.items()})
     assert str(caught.value).startswith(said.replace("tp x pp x dp", "tp_size x pp_size x dp_size"))
     axes = {name: np.array([1, value]) for name, value in sizes.items()}
-    with pytest.raises(ms.Mistake, match="tp x pp x dp: a product of"):
+    with pytest.raises(ms.Mistake, match=r"tp x pp x dp: a product of"):
         sweep(axes=axes)
 
 
@@ -100,7 +100,7 @@ def test_products_of_derived_sizes_that_leave_int64() -> None:
             {"dp": 2**20, "microbatch_size": 2**30, "seq_len": 2**30, "tp": 8, "pp": 1},
             without=["microbatches"],
         )
-    with pytest.raises(ms.Mistake, match="dp x microbatch_tokens: a product of"):
+    with pytest.raises(ms.Mistake, match=r"dp x microbatch_tokens: a product of"):
         sweep({"dp": 2**40, "microbatch_tokens": 2**30}, without=["microbatches"])
 
 
@@ -108,7 +108,7 @@ def test_products_of_derived_sizes_that_leave_int64() -> None:
     "dtype", [np.int8, np.int16, np.int32, np.uint8, np.uint32, np.uint64, np.float32]
 )
 def test_narrow_arrays_give_the_int64_result(dtype: type) -> None:
-    values = np.array([64, 120], dtype)
+    values: Any = np.array([64, 120], dtype)
     asked = sweep(
         axes={"tp": values, "pp": values, "dp": values},
         feasible={"memory": "off", "tp_within_node": False},
@@ -226,7 +226,7 @@ def test_precisions(accelerator: str, precision: Any, said: str) -> None:
 
 
 def test_an_unknown_precision_is_refused_also_where_the_peak_is_given() -> None:
-    with pytest.raises(ms.Mistake, match='^precision: unknown "fp17"'):
+    with pytest.raises(ms.Mistake, match=r'^precision: unknown "fp17"'):
         sweep({"precision": "fp17", "peak_flops": "1 PFLOP/s"})
 
 
@@ -262,11 +262,11 @@ def test_unknown_fields() -> None:
     with pytest.raises(ms.Mistake) as caught:
         good.variant(tpsize=1)
     assert str(caught.value).startswith('variant: unknown field "tpsize"; did you mean "tp_size"?')
-    with pytest.raises(TypeError, match="tpsize"):
+    with pytest.raises(TypeError, match=r"tpsize"):
         scenario(tpsize=1)
-    with pytest.raises(ms.Mistake, match='^inputs: unknown "tp_size"'):
+    with pytest.raises(ms.Mistake, match=r'^inputs: unknown "tp_size"'):
         sweep({"tp_size": 1})
-    with pytest.raises(AttributeError, match="no quantity 'stp_time'; did you mean \"step_time\""):
+    with pytest.raises(AttributeError, match=r'no quantity \'stp_time\'; did you mean "step_time"'):
         good.result.stp_time  # noqa: B018
 
 
@@ -274,7 +274,7 @@ def test_a_scenario_is_one_layout() -> None:
     for value in ([1, 2], {"range": [1, 2]}, np.array([1, 2])):
         with pytest.raises(ms.Mistake, match=r"^tp_size: .* given; needed: one value"):
             scenario(tp_size=value)
-    with pytest.raises(ms.Mistake, match="^name: "):
+    with pytest.raises(ms.Mistake, match=r"^name: "):
         scenario(name=" ")
     with pytest.raises(AttributeError):
         scenario().tp_size = 2  # type: ignore[misc]
