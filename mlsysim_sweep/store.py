@@ -26,7 +26,7 @@ from mlsysim_sweep.engine.mesh import Array, Points
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Walk
 from mlsysim_sweep.errors import Mistake, OutputError
-from mlsysim_sweep.grids.grid import notes
+from mlsysim_sweep.grids.grid import notes, resolved_inputs
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
 METADATA_KEY = "mlsysim_sweep"
@@ -142,6 +142,7 @@ def document(plan: Plan, funnel: Funnel) -> dict[str, Any]:
         "version": version("mlsysim-sweep"),
         "model": grid.model.name,
         "spec": grid.spec.as_dict(),
+        "inputs": resolved_inputs(grid),
         "axes": dict(zip(grid.dims, grid.shape, strict=True)),
         "points": grid.points,
         "survivors": funnel.feasible,
@@ -314,6 +315,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:
+    if not path.parent.is_dir():
+        return OutputError(path, f"the folder {path.parent} does not exist", "make it first")
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_ROOM:
         free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
