@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shlex
 import signal
 import sys
@@ -46,7 +47,7 @@ SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A bundled nam
 SetOption = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Fix an input, or a key such as feasible.memory."
+        "--set", metavar="KEY=VALUE", help="Fix an input, or a key of [feasible] such as feasible.memory."
     ),
 ]
 AxisOption = Annotated[
@@ -70,10 +71,7 @@ class Terminated(BaseException):
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     signal.signal(signal.SIGTERM, _terminate)
-    try:
-        app()
-    except SystemExit as done:
-        raise SystemExit(_flushed(done.code)) from None
+    app()
     raise SystemExit(0)
 
 
@@ -81,20 +79,12 @@ def _terminate(*_: object) -> NoReturn:
     raise Terminated
 
 
-def _flushed(code: Any) -> Any:
-    """The exit code, after stdout has taken what was printed; a closed pipe is no error."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = None
-    return code
-
-
 @contextlib.contextmanager
 def _exits() -> Iterator[None]:
     """Turn our errors and signals into a message and an exit code."""
     try:
-        yield
+        with _flushed():
+            yield
     except Mistake as error:
         _stop(MISTAKE, f"error: {error}")
     except OutputError as error:
@@ -103,6 +93,24 @@ def _exits() -> Iterator[None]:
         _stop(INTERRUPTED, "interrupted: nothing was written")
     except Terminated:
         _stop(TERMINATED, "terminated: nothing was written")
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    """Have stdout take all that was printed: a reader who has seen enough is no error."""
+    try:
+        yield
+        print(end="", flush=True)
+    except BrokenPipeError:
+        _mute()
+    except OSError as error:
+        _mute()
+        raise OutputError("standard output", f"cannot be written: {error.strerror}") from None
+
+
+def _mute() -> None:
+    """Send what is still in stdout's buffer nowhere, so that the exit is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stop(code: int, message: str) -> NoReturn:
@@ -256,8 +264,8 @@ def point(
 ) -> None:
     """Show every quantity of one layout, and what each rule says of it."""
     with _exits():
-        sweep = _sweep(spec, [], [])
-        layout = sweep.point(**dict(_pair(text, "") for text in values))
+        sweep = _sweep(spec, values, [])
+        layout = sweep.point()
         model = sweep.grid.model
         if as_json:
             _print_json(_layout_dict(layout, model))
@@ -290,7 +298,8 @@ def schema() -> None:
     """Print the JSON Schema of a spec, for editors."""
     from mlsysim_sweep.grids.schema import json_schema
 
-    _print_json(json_schema())
+    with _exits():
+        _print_json(json_schema())
 
 
 def _show_version(asked: bool) -> None:
@@ -312,19 +321,24 @@ def _root(
 
 
 def _sweep(spec: str, settings: Sequence[str], axes: Sequence[str]) -> Sweep:
+    from mlsysim_sweep.grids.spec import FEASIBLE_KEYS
     from mlsysim_sweep.sweep import Sweep
+    from mlsysim_sweep.vocabulary import VOCABULARY
 
-    sweep = Sweep.load(spec)
-    if not settings and not axes:
-        return sweep
     inputs: dict[str, Any] = {}
     feasible: dict[str, Any] = {}
     for key, value in (_pair(text, "--set") for text in settings):
         section, _, name = key.rpartition(".")
         if section not in ("", "inputs", "feasible"):
             raise Mistake("--set", f"unknown section {shown(section)}", "inputs or feasible")
-        (feasible if section == "feasible" else inputs)[name] = value
-    return sweep.variant(inputs, dict(_axis(text) for text in axes), feasible)
+        chosen = feasible if section == "feasible" else inputs
+        if name in chosen:
+            raise Mistake("--set", f"{name} is given twice", "each once")
+        if section == "" and name in FEASIBLE_KEYS and name not in VOCABULARY:
+            raise Mistake("--set", f"unknown input {shown(name)}", f"feasible.{name}={value}")
+        chosen[name] = value
+    changed = dict(_axis(text) for text in axes)
+    return Sweep.load(spec, inputs=inputs, axes=changed, feasible=feasible)
 
 
 def _pair(text: str, option: str) -> tuple[str, Any]:
@@ -557,6 +571,14 @@ def _layout_dict(layout: Any, model: Model) -> dict[str, Any]:
 
 
 def _print_layout(layout: Any, model: Model) -> None:
+    failed = [verdict.rule for verdict in layout.verdicts if not verdict.holds]
+    print(f"not feasible: fails {', '.join(failed)}" if failed else "feasible: every rule holds")
+    print()
+    inputs = _table("input", "value")
+    for name, value in layout.inputs.items():
+        inputs.add_row(name, _shown_value(model, name, value))
+    _print_table(inputs)
+    print()
     table = _table("quantity", "value", "equation", "source")
     _right(table, 1)
     for name, value in layout.quantities.items():
@@ -567,7 +589,7 @@ def _print_layout(layout: Any, model: Model) -> None:
     rules = _table("rule", "holds", "room to spare")
     _right(rules, 2)
     for verdict in layout.verdicts:
-        room = "" if verdict.margin is None else units.human(verdict.margin, verdict.unit)
+        room = "–" if verdict.margin is None else units.human(verdict.margin, verdict.unit)
         rules.add_row(verdict.rule, "yes" if verdict.holds else "NO", room)
     _print_table(rules)
 

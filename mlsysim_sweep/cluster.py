@@ -91,7 +91,7 @@ def _failure(plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseExceptio
         )
     return OutputError(
         folder,
-        "not all parts could be written:\n  " + "\n  ".join(lines),
+        "not all parts could be written: " + "; ".join(lines),
         "the others are kept; --resume tries these again",
     )
 

@@ -333,7 +333,7 @@ def _same_question(folder: Path, before: Mapping[str, Any], asked: Mapping[str, 
     if changed:
         raise OutputError(
             folder,
-            "holds the answer to another question:\n  " + "\n  ".join(changed),
+            "holds the answer to another question: " + "; ".join(changed),
             "write to another folder, or give --overwrite",
         )
 

@@ -15,6 +15,7 @@ from mlsysim_sweep import units
 from mlsysim_sweep.engine.evaluate import OnDemand, bytes_needed, evaluate, feasible
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.errors import Mistake
+from mlsysim_sweep.grids.grid import notes
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def dataset(plan: Plan, chunks: int | Mapping[str, int] | None = None) -> xarray
         "title": grid.spec.name,
         "model": grid.model.name,
         "spec": json.dumps(grid.spec.as_dict(), ensure_ascii=False),
+        "notes": "\n".join(notes(grid)),
     }
     return xarray.Dataset(variables, coords, attrs)
 

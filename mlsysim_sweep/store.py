@@ -32,7 +32,7 @@ from mlsysim_sweep.engine.plan import Plan, Slices
 from mlsysim_sweep.engine.pool import Here, ordered, threads
 from mlsysim_sweep.engine.run import Walk, decide, live
 from mlsysim_sweep.errors import Mistake, OutputError
-from mlsysim_sweep.grids.grid import notes
+from mlsysim_sweep.grids.grid import notes, resolved_inputs
 from mlsysim_sweep.splice import Sink, Splicer
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
@@ -143,8 +143,7 @@ def _values(plan: Plan, points: Points, field: pa.Field) -> Values:
         return (
             points.positions(dims[0]).astype(np.int32) if dims else np.zeros(points.count, np.int32)
         )
-    values = points(field.name)
-    return values.astype(np.int64) if plan.is_whole(field.name) else values
+    return points(field.name)
 
 
 def _array(plan: Plan, values: Values, field: pa.Field) -> pa.Array:
@@ -193,6 +192,7 @@ def document(plan: Plan, funnel: Funnel | None) -> dict[str, Any]:
         "version": version("mlsysim-sweep"),
         "model": grid.model.name,
         "spec": grid.spec.as_dict(),
+        "inputs": resolved_inputs(grid),
         "axes": dict(zip(grid.dims, grid.shape, strict=True)),
         "points": grid.points,
         "columns": {name: describe(plan, name) for name in columns(plan)},
@@ -472,6 +472,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """What to tell a person of a failed write: no room, or no way."""
+    if not path.parent.is_dir():
+        return OutputError(path, f"the folder {path.parent} does not exist", "make it first")
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_ROOM:
         free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize

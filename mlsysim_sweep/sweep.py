@@ -19,7 +19,7 @@ from mlsysim_sweep.engine.mesh import Points, whole
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import explain
 from mlsysim_sweep.errors import Mistake
-from mlsysim_sweep.grids.grid import Grid, build, notes
+from mlsysim_sweep.grids.grid import Grid, build, notes, resolved_inputs
 from mlsysim_sweep.grids.spec import Spec, load, read_columns
 
 if TYPE_CHECKING:
@@ -156,8 +156,19 @@ class Sweep:
         return made
 
     @classmethod
-    def load(cls, source: str | Path, formulas: Formulas = ()) -> Sweep:
+    def load(
+        cls,
+        source: str | Path,
+        formulas: Formulas = (),
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        axes: Mapping[str, Any] | None = None,
+        feasible: Mapping[str, Any] | None = None,
+    ) -> Sweep:
         """A sweep from a bundled name (``mlsysim-sweep list grids``) or the path of a TOML file.
+
+        ``inputs``, ``axes`` and ``feasible`` change it before it is checked, as :meth:`variant`
+        does: they may give what the file lacks.
 
         Raises
         ------
@@ -168,7 +179,7 @@ class Sweep:
         Sweep('gpt3-1k-h100': 1,376,256 points = accelerator 4 x tp 4 x pp 12 x dp 1,024 x
               microbatches 7)
         """
-        return cls._of(load(source), formulas)
+        return cls._of(load(source).variant(inputs, axes, feasible), formulas)
 
     def variant(
         self,
@@ -381,7 +392,7 @@ class Sweep:
             present = [name for name in found.model.formulas if name in found.graph.formulas]
             quantities = row(point, 0, tuple(present))
             verdicts = tuple(chosen._verdict(rule, point) for rule in chosen._plan.rules)
-        return Layout(row(point, 0, tuple(found.fields)), quantities, verdicts)
+        return Layout(resolved_inputs(found), quantities, verdicts)
 
     def _verdict(self, rule: Rule, point: Points) -> Verdict:
         holds = bool(np.all(mask(rule.predicate, point)))

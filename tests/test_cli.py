@@ -119,6 +119,8 @@ MISTAKES = [
     (("run", "gpt3-1k-h100", "--set", "tp", "-o", "x"), "KEY=VALUE"),
     (("run", "gpt3-1k-h100", "--set", "tpp=1", "-o", "x"), 'did you mean "tp"'),
     (("run", "gpt3-1k-h100", "--set", "output.columns=1", "-o", "x"), "inputs or feasible"),
+    (("run", "gpt3-1k-h100", "--set", "headroom=0.5", "-o", "x"), "needed: feasible.headroom=0.5"),
+    (("point", "gpt3-1k-h100", "tp=8", "tp=4"), "tp is given twice"),
     (("run", "gpt3-1k-h100", "--axis", "accelerator=H10O", "-o", "x"), 'did you mean "H100"'),
     (("run", "gpt3-1k-h100", "--axis", "tp=0,1", "-o", "x"), "whole number from 1"),
     (("explain", "gpt3-1k-h100", "--set", "feasible.where=stpe_time < 2 s"), "step_time"),
@@ -184,6 +186,9 @@ def test_point_shows_every_quantity_with_its_source(tmp_path: Path) -> None:
     assert memory["margin"] == pytest.approx(0.9 * 80 * 2**30 - 23925781250.0)
     assert memory["unit"] == "byte"
     text = call("point", "gpt3-1k-h100", *POINT, cwd=tmp_path).stdout
+    assert text.startswith("feasible: every rule holds\n")
+    other = call("point", "gpt3-1k-h100", *POINT[:-1], "microbatches=1", cwd=tmp_path).stdout
+    assert other.startswith("not feasible: fails step_time < 5 s, efficiency > 0.5\n")
     assert re.search(r"step_time +2\.376 s +compute_time / \(1 - bubble\) \+ exposed_time", text)
 
 
@@ -237,11 +242,36 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, 
     assert [p.name for p in tmp_path.iterdir()] == ["slow.toml"]
 
 
-def test_closed_pipe_is_quiet(tmp_path: Path) -> None:
-    main = "from mlsysim_sweep.cli import main; main()"
-    command = f"{sys.executable} -P -c '{main}' schema | head -1"
-    done = subprocess.run(
-        command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert "Traceback" not in done.stderr
-    assert "BrokenPipe" not in done.stderr
+@pytest.mark.parametrize("command", ["schema", "list quantities --json", "list inputs"])
+def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path, command: str) -> None:
+    main = f"{sys.executable} -P -c 'from mlsysim_sweep.cli import main; main()'"
+    script = f"set -o pipefail; {main} {command} | head -1"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_standard_output_is_said(tmp_path: Path) -> None:
+    main = f"{sys.executable} -P -c 'from mlsysim_sweep.cli import main; main()'"
+    script = f"{main} list quantities > /dev/full"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr == "error: standard output: cannot be written: No space left on device\n"
+
+
+def test_options_may_give_what_a_spec_lacks(small: Path) -> None:
+    small.write_text(SMALL.replace('workload = "GPT3"', ""))
+    refused = call("run", str(small), "-o", "out.parquet", cwd=small.parent)
+    assert refused.stderr.startswith("error: workload: missing, and step_flops depends on it")
+    given = ("--set", "workload=GPT3")
+    assert call("run", str(small), *given, "-o", "out.parquet", cwd=small.parent).returncode == 0
+    where = ("tp=8", "pp=4", "dp=32", "workload=GPT3")
+    assert call("point", str(small), *where, cwd=small.parent).returncode == 0
+
+
+def test_a_silent_precision_is_noted_and_recorded(small: Path) -> None:
+    done = call("run", str(small), "-o", "out.parquet", cwd=small.parent)
+    assert 'note: precision is not given: "fp8", as in the reference.' in done.stderr
+    inputs = ms.read_document(small.parent / "out.parquet")["inputs"]
+    assert (inputs["precision"], inputs["peak_flops"]) == ("fp8", 1979e12)
+    said = call("run", str(small), "--set", "precision=bf16", "--dry-run", cwd=small.parent)
+    assert "precision is not given" not in said.stderr

@@ -442,8 +442,8 @@ def test_targets_that_cannot_be(plan: Plan, tmp_path: Path) -> None:
     said = {
         "file": "exists already",
         "folder": "is a directory; name a file",
-        "file/out.parquet": "Not a directory",
-        "no/such/out.parquet": "No such file or directory",
+        "file/out.parquet": "file does not exist; make it first",
+        "no/such/out.parquet": "no/such does not exist; make it first",
         "x" * 300: "File name too long",
         "a\x00b": "cannot be a file's name",
     }

@@ -34,8 +34,10 @@ def evaluate(plan: Plan, names: tuple[str, ...]) -> dict[str, Array]:
 
 
 def _whole_numbers(plan: Plan, name: str, values: Array) -> Array:
-    """Whole quantities as int64, unless they follow from a size that may not exist and be NaN."""
-    return values.astype(np.int64) if plan.is_whole(name) and values.dtype.kind == "f" else values
+    """Whole quantities as int64, unless some do not exist: those stay NaN, so all stay float."""
+    formula = plan.graph.formulas.get(name)
+    is_whole = formula is not None and formula.whole and values.dtype.kind == "f"
+    return values.astype(np.int64) if is_whole and (np.abs(values) < 2.0**63).all() else values
 
 
 def _own_axes(plan: Plan, name: str, values: Array) -> Array:
@@ -113,8 +115,7 @@ class OnDemand:
             s.stop - s.start for d, s in zip(self.plan.grid.dims, slab, strict=True) if d in wanted
         )
         with np.errstate(all="ignore"):
-            values = (self._mask(box) if self.is_mask else box(self.name)).reshape(shape)
-        return _whole_numbers(self.plan, self.name, values)
+            return (self._mask(box) if self.is_mask else box(self.name)).reshape(shape)
 
     def _mask(self, box: Box) -> Array:
         holds = np.ones(box.open_shape(self.dims), bool)

@@ -54,19 +54,6 @@ class Plan:
             found[name] = set().union(*(found[parent] for parent in self.graph.parents(name)))
         return {name: self._ordered(dims) for name, dims in found.items()}
 
-    def is_whole(self, name: str) -> bool:
-        """Whether a quantity is a whole number at every point, feasible or not.
-
-        What follows from a derived size (``dp`` from ``devices``) is NaN where that has none.
-        """
-        formula = self.graph.formulas.get(name)
-        if formula is None or not formula.whole:
-            return False
-        needed = self.graph.upstream([name]) & set(self.graph.formulas)
-        return not any(
-            self.graph.formulas[n].whole for n in needed if n in self.graph.model.identities
-        )
-
     def _ordered(self, dims: Iterable[str]) -> tuple[str, ...]:
         wanted = set(dims)
         return tuple(dim for dim in self.grid.dims if dim in wanted)

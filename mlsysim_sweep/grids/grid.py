@@ -39,6 +39,7 @@ _SUPPLIED_BY = {
     "device_memory": 'accelerator = "H100"',
     "devices_per_node": "devices_per_node = 8",
     "active_parameters": "active_parameters = 37e9",
+    "dp": "dp = 16, or devices = 1024 from which it follows",
 }
 # Products of whole numbers that kernels form in int64.
 _PRODUCTS = (("tp", "pp", "dp"), ("dp", "microbatch_tokens"), ("dp", "microbatch_size", "seq_len"))
@@ -128,6 +129,7 @@ def build(spec: Spec, formulas: Sequence[ModuleType | Callable[..., Any]] = ()) 
     columns = _columns(spec, found)
     rules = _rules(spec, found, resolver)
     resolver.check_complete(found, columns, rules)
+    _refuse_idle_axes(axes, fields, found, rules)
     return Grid(spec, model, axes, fields, rules, columns, tuple(resolver.rows.values()))
 
 
@@ -183,12 +185,12 @@ def _check_count(spec: Spec, groups: Sequence[Sequence[AxisValues]]) -> None:
         return
     longest = max(groups, key=lambda group: group[0].count)[0]
     years = points / _POINTS_PER_SECOND / (365.25 * 86400)
-    columns = len(spec.columns) if spec.columns is not None else 20
+    columns = len(spec.columns) if spec.columns is not None else 20 + sum(map(len, groups))
     size = units.human(float(points) * 8 * columns, "byte")
     raise Mistake(
         "axes",
         f"{points:,} points ({' x '.join(f'{g[0].name} {g[0].count:,}' for g in groups)}), "
-        f"{size} of results and about {years:,.1f} years of evaluation",
+        f"{size} of results and about {years:,.2g} years of evaluation",
         f"at most {spec.max_points:,} points: cut {longest.name} ({longest.count:,} values) first, "
         f"or raise max_points in [sweep]",
     )
@@ -387,6 +389,22 @@ def _gives(table: str, fact: str) -> bool:
     return fact in FACTS[table]
 
 
+def _refuse_idle_axes(
+    axes: Sequence[Axis], fields: Mapping[str, Field], found: Graph, rules: Iterable[Rule]
+) -> None:
+    """Refuse an axis on which nothing depends: it would repeat every row."""
+    mentioned = {name for rule in rules for name in rule.names}
+    used = found.upstream([*(n for n in found.model.outputs if found.has(n)), *mentioned])
+    varied = {dim for name in used & set(fields) for dim in fields[name].dims}
+    for axis in axes:
+        if axis.size > 1 and axis.name not in varied:
+            raise Mistake(
+                f"axes.{axis.name}",
+                "changes nothing here: what it stands for is given itself, or no quantity needs it",
+                "an axis that some quantity depends on",
+            )
+
+
 # --- columns and rules ---------------------------------------------------------------------------
 
 
@@ -416,8 +434,11 @@ def _require(name: str, found: Graph, *, optional: bool) -> None:
         if optional and VOCABULARY[leaf].optional:
             continue
         fix = _SUPPLIED_BY.get(leaf) or f"{leaf} = {_example(leaf)}"
-        needed = f"a value in [inputs] or [axes]: {VOCABULARY[leaf].meaning.lower()}"
-        raise Mistake(leaf, f"missing, and {name} depends on it", needed, fix)
+        supplier = fix.split(" ")[0]
+        asked = leaf if found.has(supplier) else supplier
+        why = "missing" if name == leaf else f"missing, and {name} depends on it"
+        needed = f"a value in [inputs] or [axes]: {VOCABULARY[asked].meaning.lower()}"
+        raise Mistake(asked, why, needed, fix)
 
 
 def _example(name: str) -> str:
@@ -501,12 +522,35 @@ def notes(grid: Grid) -> tuple[str, ...]:
             for row in grid.rows
             if row.table == "workload" and row.facts["active_parameters"] < row.facts["parameters"]
         ]
+    if {"precision", "peak_flops"} <= grid.fields.keys() and _is_silent(grid, "precision"):
+        found.append('precision is not given: "fp8", as in the reference.')
+    dp = grid.fields.get("dp")
+    if "finite_ring" not in grid.fields and dp is not None and dp.values.min() == 1:
+        found.append(
+            'allreduce_time is its bound for many replicas, also at dp = 1: collective = "ring" '
+            "prices the exact ring."
+        )
     if _rounds_to_zero(grid):
         found.append(
             "window_resolution rounds compute_time to 0 on the largest layouts: their efficiency "
             "is 0 and their step is all communication."
         )
     return tuple(found)
+
+
+def _is_silent(grid: Grid, name: str) -> bool:
+    """Whether a default decides an input that nobody gave, and that supplies something."""
+    spec = grid.spec
+    given = [spec.inputs, spec.axes, *spec.zips]
+    return not any(name in entries or "peak_flops" in entries for entries in given)
+
+
+def resolved_inputs(grid: Grid) -> dict[str, Any]:
+    """Every input that is the same at all points and decides a column or a rule, in base units."""
+    wanted = {*grid.columns, *(name for rule in grid.rules for name in rule.names)}
+    used = grid.graph.upstream(wanted)
+    names = [n for n in grid.fields if n in used or n in CHOICES]
+    return {n: grid.fields[n].values.item() for n in names if not grid.fields[n].dims}
 
 
 def _rounds_to_zero(grid: Grid) -> bool:

@@ -46,6 +46,7 @@ INSTEAD_OF: Mapping[str, str] = {
     "devices": "dp",
     "microbatch_tokens": "microbatches",
     "microbatch_size": "microbatch_tokens",
+    "link": "link_bandwidth",
 }
 """Inputs that are given instead of another, which then follows from them."""
 
@@ -92,6 +93,10 @@ class Feasible:
             )
         _check_devices(asked.devices)
         return asked
+
+
+FEASIBLE_KEYS = tuple(Feasible.__dataclass_fields__)
+"""Keys of the ``[feasible]`` table."""
 
 
 def _check_devices(devices: object) -> None:

@@ -299,11 +299,19 @@ def test_a_fact_that_a_row_lacks_is_asked_for() -> None:
 
 
 def test_what_is_given_wins_over_what_a_row_says() -> None:
-    asked = sweep({"device_memory": "1 TB", "link": "InfiniBand-NDR", "link_bandwidth": "1 GB/s"})
-    inputs = asked.point().inputs
-    assert (inputs["device_memory"], inputs["link_bandwidth"]) == (1e12, 1e9)
+    inputs = sweep({"device_memory": "1 TB"}).point().inputs
+    assert inputs["device_memory"] == 1e12
     by_link = sweep({"link": "InfiniBand-NDR"}, without=["link_bandwidth"])
     assert by_link.point().inputs["link_bandwidth"] == 50e9
+
+
+def test_a_name_that_changes_nothing_is_refused() -> None:
+    with pytest.raises(ms.Mistake, match="link: given together with link_bandwidth"):
+        sweep({"link": "InfiniBand-NDR", "link_bandwidth": "1 GB/s"})
+    with pytest.raises(ms.Mistake, match=r"axes\.precision: changes nothing here"):
+        sweep({"peak_flops": "1 PFLOP/s"}, {"precision": ["bf16", "fp8"]})
+    replaced = sweep({"link_bandwidth": "1 GB/s"}).variant(inputs={"link": "InfiniBand-NDR"})
+    assert replaced.point().inputs["link_bandwidth"] == 50e9
 
 
 def test_rows_of_ones_own_on_an_axis() -> None:
@@ -332,7 +340,7 @@ def test_columns_are_quantities_inputs_or_all() -> None:
     ("columns", "said"),
     [
         (["stpe_time"], 'output.columns: unknown "stpe_time"; did you mean "step_time"?'),
-        (["window_resolution"], "window_resolution: missing, and window_resolution depends on it"),
+        (["window_resolution"], "window_resolution: missing; needed: a value"),
     ],
 )
 def test_columns_that_cannot_be(columns: list[str], said: str) -> None:
