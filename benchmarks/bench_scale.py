@@ -1,4 +1,4 @@
-"""Scale: what filters save on a billion points, streaming against writing, threads, memory, Dask."""
+"""Scale: what filters save on a billion points; streaming, threads, memory, Dask."""
 
 import os
 import subprocess
@@ -70,7 +70,8 @@ import resource, sys
 sys.path.insert(0, sys.argv[1])
 from bench_scale import grid, ALL, FIXED
 sizes = tuple(map(int, sys.argv[3].split(",")))
-made = grid(*sizes, {"all": ALL, "fixed": FIXED, "some": {**ALL, "where": "bubble > 0.99"}}[sys.argv[2]])
+kinds = {"all": ALL, "fixed": FIXED, "some": {**ALL, "where": "bubble > 0.99"}}
+made = grid(*sizes, kinds[sys.argv[2]])
 made.to_parquet(sys.argv[4], overwrite=True, workers=2)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
@@ -119,7 +120,9 @@ def streaming(report: Report, folder: Path) -> None:
     _, _, ratio = in_turns(lambda: seconds(written), lambda: seconds(lambda: streamed(1)), rounds)
     detail = f"{len(table):,} rows; CPU seconds"
     report.ratio("sweep to Parquet, against write_table alone", ratio, LOWER, 1.1, detail)
-    _, _, ratio = in_turns(lambda: wall(lambda: streamed(1)), lambda: wall(lambda: streamed(2)), rounds)
+    _, _, ratio = in_turns(
+        lambda: wall(lambda: streamed(1)), lambda: wall(lambda: streamed(2)), rounds
+    )
     detail = f"wall seconds; {len(os.sched_getaffinity(0))} processors"
     report.ratio("two threads, against one", ratio, LOWER, 0.7, detail)
 
@@ -130,19 +133,32 @@ def evaluating(report: Report) -> None:
     blocks, arrays, ratio = in_turns(
         lambda: seconds(lambda: walked(made)), lambda: seconds(lambda: whole_array(made)), rounds
     )
-    detail = f"{made.points / blocks / 1e6:,.0f} and {made.points / arrays / 1e6:,.0f} million points/s"
+    detail = (
+        f"{made.points / blocks / 1e6:,.0f} and {made.points / arrays / 1e6:,.0f} million points/s"
+    )
     report.ratio("block by block, against whole arrays", ratio, HIGHER, 2.0, detail)
     each = median(reference_loop(20 if report.quick else 300) for _ in range(3))
     detail = f"the reference: {1 / each:,.0f} layouts/s"
-    report.ratio("block by block, against the reference's loop", each / (blocks / made.points),
-                 HIGHER, 100_000, detail)
+    report.ratio(
+        "block by block, against the reference's loop",
+        each / (blocks / made.points),
+        HIGHER,
+        100_000,
+        detail,
+    )
 
 
 def memory(report: Report, folder: Path) -> None:
-    small, large = ((4, 8, 32, 8), (4, 8, 64, 8)) if report.quick else ((10, 100, 100, 100), (100, 100, 1000, 100))
+    small, large = (
+        ((4, 8, 32, 8), (4, 8, 64, 8))
+        if report.quick
+        else ((10, 100, 100, 100), (100, 100, 1000, 100))
+    )
     peaks = [peak_memory("some", sizes, folder / "m.parquet") for sizes in (small, large)]
     detail = " and ".join(f"{peak / 1e6:,.0f} MB" for peak in peaks)
-    report.ratio("peak memory at 10^9 points, against 10^7", peaks[1] / peaks[0], LOWER, 1.1, detail)
+    report.ratio(
+        "peak memory at 10^9 points, against 10^7", peaks[1] / peaks[0], LOWER, 1.1, detail
+    )
 
 
 def dask(report: Report, folder: Path) -> None:
@@ -152,7 +168,9 @@ def dask(report: Report, folder: Path) -> None:
 
     def on(workers: int) -> float:
         with connected("local", workers) as client:
-            return wall(lambda: made.to_parquet(folder / f"d{workers}", overwrite=True, client=client))
+            return wall(
+                lambda: made.to_parquet(folder / f"d{workers}", overwrite=True, client=client)
+            )
 
     one, two = on(1), on(2)
     detail = f"{one:,.0f} s and {two:,.0f} s of wall time, {made.points:,} rows"

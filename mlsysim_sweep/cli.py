@@ -47,7 +47,9 @@ SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A bundled nam
 SetOption = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Fix an input, or a key of [feasible] such as feasible.memory."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Fix an input, or a key of [feasible] such as feasible.memory.",
     ),
 ]
 AxisOption = Annotated[
@@ -469,9 +471,8 @@ def _print_status(folder: Path, as_json: bool, *, hashes: bool) -> None:
     else:
         state = "complete" if found.complete else "damaged" if found.damaged else "not complete"
         size = units.human(float(found.bytes), "byte")
-        print(
-            f"{folder}: {state}, {found.finished} of {found.parts} parts, {found.rows:,} rows, {size}"
-        )
+        parts = f"{found.finished} of {found.parts} parts"
+        print(f"{folder}: {state}, {parts}, {found.rows:,} rows, {size}")
         if hashes and not found.damaged:
             print("every part agrees with its hash")
     for name in found.strangers:

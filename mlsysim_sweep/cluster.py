@@ -21,8 +21,8 @@ from mlsysim_sweep.errors import Mistake, OutputError
 if TYPE_CHECKING:
     from distributed import Client
 
-_AHEAD = 2
-"""Parts under way for each thread of the cluster: the next is there when one is done."""
+_TIMEOUT = 10
+"""Seconds that a scheduler has to answer."""
 
 
 def on_dask(client: Client) -> Runner:
@@ -37,22 +37,17 @@ def on_dask(client: Client) -> Runner:
     ) -> Iterator[Finished]:
         from distributed import as_completed
 
-        shared = client.scatter((plan, table), broadcast=True, hash=False)
         mark = uuid.uuid4().hex[:8]
 
         def submit(part: Part) -> Any:
-            return client.submit(
-                _write,
-                shared,
-                part,
-                folder.absolute(),
-                options,
-                key=f"mlsysim-part-{part.number}-{mark}",
-                pure=False,
-            )
+            # Nothing is kept on workers for later parts: what one holds is gone when it is killed.
+            key = f"mlsysim-part-{part.number}-{mark}"
+            here = folder.absolute()
+            return client.submit(_write, mark, plan, part, here, options, key=key, pure=False)
 
         waiting = iter(todo)
-        first = list(itertools.islice(waiting, _AHEAD * max(1, sum(client.nthreads().values()))))
+        # One part a thread: one that waits beside a part that kills its worker is blamed too.
+        first = list(itertools.islice(waiting, max(1, sum(client.nthreads().values()))))
         under_way = {submit(part): part for part in first}
         stream = as_completed(list(under_way))
         failed: list[tuple[Part, BaseException]] = []
@@ -74,8 +69,15 @@ def on_dask(client: Client) -> Runner:
     return run
 
 
-def _write(shared: tuple[Plan, Table], part: Part, folder: Path, options: Options) -> Finished:
-    return write_part(*shared, part, folder, options)
+_TABLES: dict[str, Table] = {}
+
+
+def _write(mark: str, plan: Plan, part: Part, folder: Path, options: Options) -> Finished:
+    """Write one part; the table of filters is decided once in each worker and run."""
+    if mark not in _TABLES:
+        _TABLES.clear()
+        _TABLES[mark] = Table.of(plan)
+    return write_part(plan, _TABLES[mark], part, folder, options)
 
 
 def _failure(plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseException]]) -> OutputError:
@@ -113,7 +115,7 @@ def connected(address: str, workers: int | None) -> Iterator[Any]:
         ) from None
     try:
         if address != "local":
-            with Client(address, timeout=10) as client:
+            with Client(address, timeout=_TIMEOUT) as client:
                 yield client
             return
     except OSError as error:

@@ -169,7 +169,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Options:
-    """How parts are written: rows of a row group, and the text axis that folders are named after."""
+    """How parts are written: rows of a row group, and the axis that folders are named after."""
 
     rows: int = ROW_GROUP_ROWS
     partition: str | None = None

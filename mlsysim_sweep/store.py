@@ -243,7 +243,7 @@ def best(paths: Iterable[Path], by: str, k: int) -> list[dict[str, Any]]:
     Only that column is read in full.
     """
     ranked: list[tuple[float, Path, int, int]] = []
-    for path in paths:
+    for path in paths if k > 0 else ():
         with pq.ParquetFile(path) as file:
             for group in range(file.metadata.num_row_groups):
                 values = file.read_row_group(group, [by]).column(by).to_numpy()

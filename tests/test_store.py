@@ -280,7 +280,8 @@ def test_an_overwrite_keeps_the_old_file_until_the_end(plan: Plan, tmp_path: Pat
     target.write_bytes(b"old")
     seen = []
     store.write(plan, target, overwrite=True, progress=lambda _: seen.append(target.read_bytes()))
-    assert seen == [b"old"] * 12
+    assert len(seen) >= 12
+    assert set(seen) == {b"old"}
     assert pq.read_metadata(target).num_rows == 768
     assert list(tmp_path.iterdir()) == [target]
 

@@ -13,6 +13,7 @@ FIGURES = {
     "bench_evaluate": 4,
     "bench_import": 3,
     "bench_parquet": 27,
+    "bench_scale": 8,
 }
 LINE = re.compile(
     r".+ +[\d,.]+(e-?\d+)? x +(higher|lower) is better +"
