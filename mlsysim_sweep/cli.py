@@ -429,7 +429,9 @@ def _print_plan(sweep: Sweep, as_json: bool) -> None:
     print(f"{sweep!r}")
     size = units.human(float(plan["bytes_if_all_feasible"]), "byte")
     print(f"{plan['columns']} columns, {size} before compression if all are feasible")
-    print(f"{plan['blocks']:,} blocks of up to {plan['block_points']:,} points\n")
+    print(f"{plan['blocks']:,} blocks of up to {plan['block_points']:,} points")
+    memory = units.human(plan["peak_memory_bytes"], "byte")
+    print(f"at most {plan['rows_at_most']:,} rows, {memory} of memory\n")
     table = _table("filter, in order", "rank", "axes", "cells", "decided")
     _right(table, 1, 3)
     for f in plan["filters"]:

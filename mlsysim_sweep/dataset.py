@@ -34,7 +34,7 @@ from mlsysim_sweep.engine.pool import ordered, threads
 from mlsysim_sweep.engine.run import Table, Walk, funnel, size, split
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
-from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, sync, write_rows
+from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, check_room, sync, write_rows
 
 PART_POINTS = 2**22
 _JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
@@ -267,6 +267,7 @@ def write_dataset(
     try:
         with _opened(folder, asked, resume=resume) as (log, done):
             table = Table.of(plan)
+            check_room(plan, table, folder)
             finished = {n: f for n, f in done.items() if _is_sound(folder, f)}
             left = [part for part in todo if part.number not in finished]
             seen = sum(size(part.slab) for part in todo if part.number in finished)

@@ -30,7 +30,7 @@ from mlsysim_sweep.engine.mesh import Array as Values
 from mlsysim_sweep.engine.mesh import Points
 from mlsysim_sweep.engine.plan import Plan, Slices
 from mlsysim_sweep.engine.pool import Here, ordered, threads
-from mlsysim_sweep.engine.run import Walk, decide, live
+from mlsysim_sweep.engine.run import Table, Walk, decide, live
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import notes, resolved_inputs
 from mlsysim_sweep.splice import Sink, Splicer
@@ -48,6 +48,8 @@ takes half as long again to write. Level 6 of zstd saves 0.1 % more for a third 
 
 
 LEAST_ROWS = 2**14
+LEAST_BYTES = 2
+"""Bytes a row that a full-rank float column takes at the very least; about five are usual."""
 BASE_BYTES = 250e6
 """Memory of the interpreter, the libraries, a table of filters and the blocks under way."""
 
@@ -67,6 +69,38 @@ def group_rows(plan: Plan, memory: float | None, groups: int) -> int:
         least = units.human(BASE_BYTES + LEAST_ROWS * each, "byte")
         raise Mistake("memory", f"{units.human(available, 'byte')} given", f"at least {least}")
     return min(rows, ROW_GROUP_ROWS)
+
+
+def peak_bytes(plan: Plan, memory: float | None, groups: int) -> float:
+    """Memory that a run takes at most."""
+    return BASE_BYTES + group_rows(plan, memory, groups) * 8 * len(columns(plan)) * 1.5 * groups
+
+
+def check_room(plan: Plan, table: Table, path: Path) -> None:
+    """Refuse, before any work, what cannot fit on the disk even if it compresses very well.
+
+    Raises
+    ------
+    OutputError
+        With the bytes needed and free; only where the number of rows is known beforehand.
+    """
+    if plan.block_rules:
+        return
+    full = [n for n in plan.grid.columns if plan.dims[n] == plan.grid.dims]
+    least = rows_at_most(plan, table) * LEAST_BYTES * len(full)
+    folder = next(p for p in (path, *path.absolute().parents) if p.is_dir())
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    if least > free:
+        raise OutputError(
+            path,
+            f"no room to write: at least {least:,} bytes needed, {free:,} bytes free",
+            "ask for fewer columns, filter more, or write elsewhere",
+        )
+
+
+def rows_at_most(plan: Plan, table: Table) -> int:
+    """Rows that are left after the filters that are decided once; exact if there are no others."""
+    return table.left[-1] if table.left else plan.grid.points
 
 
 def describe(plan: Plan, name: str) -> dict[str, str]:
@@ -292,6 +326,7 @@ def write(
     rows = group_rows(plan, memory, groups=1 if workers == 1 else 2)
     with staged(path, overwrite=overwrite) as staging:
         walk = Walk(plan, progress=progress)
+        check_room(plan, walk.table, path)
         with staging.open("wb") as sink:
             write_rows(walk, sink, workers, rows, walk.funnel)
             sync(sink)

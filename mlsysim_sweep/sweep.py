@@ -17,8 +17,8 @@ from mlsysim_sweep.constraints import Comparison, Funnel, Rule, margin, mask, un
 from mlsysim_sweep.engine.best import row
 from mlsysim_sweep.engine.mesh import Points, whole
 from mlsysim_sweep.engine.plan import Plan
-from mlsysim_sweep.engine.run import explain
-from mlsysim_sweep.errors import Mistake
+from mlsysim_sweep.engine.run import Table, explain
+from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Grid, build, notes, resolved_inputs
 from mlsysim_sweep.grids.spec import Spec, load, read_columns
 
@@ -241,7 +241,14 @@ class Sweep:
         >>> [f["rule"] for f in Sweep.load("gpt3-1k-h100").plan()["filters"]][-1]
         'efficiency > 0.5'
         """
-        return self._plan.as_dict()
+        from mlsysim_sweep import store
+
+        workers = len(os.sched_getaffinity(0))
+        return {
+            **self._plan.as_dict(),
+            "rows_at_most": store.rows_at_most(self._plan, Table.of(self._plan)),
+            "peak_memory_bytes": store.peak_bytes(self._plan, None, 1 if workers == 1 else 2),
+        }
 
     def dataset(self, chunks: int | Mapping[str, int] | None = None) -> xarray.Dataset:
         """Every point, each variable on its own dimensions, with ``feasible`` beside them.
@@ -317,6 +324,25 @@ class Sweep:
             If the target exists, is in use or damaged, holds the answer to another question, or
             cannot be written. Nothing already written is lost.
         """
+        try:
+            return self._saved(
+                path, overwrite, resume, partition, workers, client, memory, progress, best
+            )
+        except MemoryError:
+            raise OutputError(path, "memory ran out", 'give a smaller memory="1 GB"') from None
+
+    def _saved(
+        self,
+        path: str | Path,
+        overwrite: bool,
+        resume: bool,
+        partition: str | None,
+        workers: int | None,
+        client: Any,
+        memory: str | float | None,
+        progress: Callable[[int], None] | None,
+        best: int,
+    ) -> Saved:
         from mlsysim_sweep import cluster, dataset, store
 
         threads = workers or len(os.sched_getaffinity(0))
