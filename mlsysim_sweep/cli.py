@@ -49,7 +49,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Fix an input, or a key of [feasible] such as feasible.memory.",
+        help="Fix an input, or a key such as feasible.memory.",
     ),
 ]
 AxisOption = Annotated[
@@ -525,14 +525,13 @@ def _print_funnel(funnel: Funnel, *, full: bool) -> None:
 
 
 def _shown_miss(miss: Miss | None) -> str:
+    from mlsysim_sweep.constraints import miss_text
+
     if miss is None:
         return ""
     where = " ".join(f"{name}={value}" for name, value in miss.layout.items()) or "the one point"
-    return f"{where} ({_percent(miss.shortfall)} off)"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.2%}" if share < 10 else f"{share:,.0f} times" if share < 1e9 else "far"
+    how_far = miss_text(miss.shortfall)
+    return f"{where} ({how_far})" if how_far else where
 
 
 def _nothing_feasible(funnel: Funnel) -> str:

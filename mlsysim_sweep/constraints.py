@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,6 +25,8 @@ Values: TypeAlias = npt.NDArray[Any]
 Lookup: TypeAlias = Callable[[str], Values]
 UnitOf: TypeAlias = Mapping[str, str | None]
 """Name -> unit of what a rule may mention; None for names of choices, whose values are text."""
+Labels: TypeAlias = Mapping[str, Collection[str]]
+"""Choice -> the names that it may be compared with."""
 
 _LONGEST = 2000
 _DEEPEST = 40
@@ -36,11 +38,12 @@ _TOKENS = re.compile(
                      (?!(?:and|or|not|in)\b)[A-Za-zµμ$%][A-Za-zµμ]*(?:/[A-Za-z]+)*))?
     | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
     | "(?P<double>[^"\n]*)" | '(?P<single>[^'\n]*)'
-    | (?P<op><=|>=|==|!=|[<>+\-*/%(),\[\]])
+    | (?P<op><=|>=|==|!=|\*\*|[<>^+\-*/%(),\[\]])
     )""",
     re.VERBOSE | re.ASCII,
 )
 _COMPARISONS = ("<=", ">=", "==", "!=", "<", ">")
+_FOREIGN = ("if", "else", "for", "lambda")
 _NEGATED = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
 _HINTS = {"=": "==", "=<": "<=", "=>": ">=", "&&": "and", "||": "or", "&": "and", "|": "or"}
 
@@ -244,7 +247,10 @@ class _Reader:
         if kind == "number":
             return self.take()  # type: ignore[no-any-return]
         if kind == "name":
-            return Name(self.take())
+            name = Name(self.take())
+            if (self.kind(), self.peek()) == ("op", "("):
+                raise self.fail(f"functions are not understood: {name.name}(...)")
+            return name
         if kind == "text":
             return Text(self.take())
         raise self.fail(f"a quantity, a number or ( is needed {self.here()}")
@@ -262,6 +268,10 @@ def _tokenize(text: str) -> Iterator[tuple[str, Any]]:
                 f"cannot read {shown(rest[:20])}" + (f"; did you mean {hint}?" if hint else ""),
             )
         position = match.end()
+        if match["unit"] in _FOREIGN or match["name"] in _FOREIGN:
+            raise RuleError(text, "only comparisons with and, or, not are understood")
+        if match["op"] in ("**", "^"):
+            raise RuleError(text, "powers are not understood: write a product")
         if match["number"] is not None:
             yield "number", _literal(text, match["number"], match["unit"])
         elif match["name"] in ("and", "or", "not", "in"):
@@ -381,10 +391,11 @@ def texts(node: Predicate) -> Iterator[tuple[str, str]]:
             yield one.name, other.text
 
 
-def check(node: Predicate, unit_of: UnitOf, text: str) -> None:
+def check(node: Predicate, unit_of: UnitOf, text: str, labels: Labels | None = None) -> None:
     """Refuse unknown names, and comparisons or sums of different dimensions.
 
-    Tokens, parameters and devices count as plain numbers here, so that bare numbers compare.
+    Quoted names are compared with ``labels``, for the choices that have an entry there. Tokens,
+    parameters and devices count as plain numbers here, so that bare numbers compare.
 
     Raises
     ------
@@ -393,16 +404,34 @@ def check(node: Predicate, unit_of: UnitOf, text: str) -> None:
     """
     if isinstance(node, Logic):
         for part in node.parts:
-            check(part, unit_of, text)
+            check(part, unit_of, text, labels)
         return
+    _refuse_unquoted(node, unit_of, text)
     left, right = _type(node.left, unit_of, text), _type(node.right, unit_of, text)
     if left == "text" or right == "text":
         if left != right:
             raise RuleError(text, 'a name compares only with quoted text, as accelerator == "H100"')
         if node.op not in ("==", "!="):
             raise RuleError(text, f"names have no order: use == or !=, not {node.op}")
+        _refuse_unknown(node, labels or {}, text)
         return
     _same(left, right, node.op, text)
+
+
+def _refuse_unquoted(node: Comparison, unit_of: UnitOf, text: str) -> None:
+    for one, other in ((node.left, node.right), (node.right, node.left)):
+        is_choice = isinstance(one, Name) and unit_of.get(one.name, "") is None
+        unquoted = sorted(names(other) - unit_of.keys()) if is_choice else ()
+        for name in unquoted:
+            quoted = f'"{name}"' if isinstance(other, Name) else f'{unparse(one)} == "H100"'
+            raise RuleError(text, f"unknown {shown(name)}; put names in quotes: {quoted}")
+
+
+def _refuse_unknown(node: Comparison, labels: Labels, text: str) -> None:
+    for choice, label in texts(node):
+        known = labels.get(choice)
+        if known is not None and label not in known:
+            raise RuleError(text, f"unknown {shown(label)}{suggestion(label, known)}")
 
 
 _Type: TypeAlias = units.Dimension | str
@@ -422,6 +451,8 @@ def _type(node: Expression, unit_of: UnitOf, text: str) -> _Type:
     left, right = _type(node.left, unit_of, text), _type(node.right, unit_of, text)
     if "text" in (left, right):
         raise RuleError(text, f"names cannot be combined with {node.op}")
+    if node.op in ("/", "%") and isinstance(node.right, Number) and node.right.amount == 0:
+        raise RuleError(text, "division by zero")
     if node.op in ("*", "/"):
         return _product(left, right, 1 if node.op == "*" else -1)
     return _same(left, right, node.op, text)
@@ -584,10 +615,10 @@ class Rule:
     predicate: Predicate
 
     @classmethod
-    def read(cls, name: str, text: str, unit_of: UnitOf) -> Rule:
+    def read(cls, name: str, text: str, unit_of: UnitOf, labels: Labels | None = None) -> Rule:
         """Parse and check one rule; it is called by its text where ``name`` is empty."""
         predicate = parse(text)
-        check(predicate, unit_of, text)
+        check(predicate, unit_of, text, labels)
         return cls(name or unparse(predicate), text, predicate)
 
     def split(self) -> tuple[Rule, ...]:
@@ -609,6 +640,20 @@ class Miss:
 
     layout: Mapping[str, Any]
     shortfall: float
+
+
+def miss_text(shortfall: float) -> str:
+    """How far a miss is off, in words; empty where no number says it.
+
+    >>> miss_text(0.0178), miss_text(12.0), miss_text(float("inf"))
+    ('1.78% off', '12 times off', '')
+    """
+    if shortfall <= 1e-300:  # the bound itself, where only values below it pass
+        return "exactly at the limit"
+    if shortfall < 10:
+        percent = 100 * shortfall
+        return f"{percent:.3g}% off" if percent < 100 else f"{percent:.0f}% off"
+    return f"{shortfall:,.0f} times off" if shortfall < 1e9 else ""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
-from collections.abc import Iterable
+import itertools
+import re
+from collections.abc import Iterable, Mapping
 
 
 class Mistake(ValueError):
@@ -38,27 +41,65 @@ def printable(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    r"""A given value as it may stand in a message: one line, no control characters, not too long.
+    r"""A given value as it may stand in a message: as in TOML, on one line and not too long.
 
     >>> shown("a\x1b[2J" + "x" * 100)[:12]
     '"a\\u001b[2Jx'
+    >>> print(shown({"powers_of_two": [1, 8.0]}))
+    { powers_of_two = [1, 8] }
     """
     if isinstance(value, str):
         body = printable(value[:60])
         return f'"{body}"' if len(value) <= 60 else f'"{body}..."'
-    text = " ".join(repr(value).split())
+    text = printable(" ".join(_toml(value, 4).split()))
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _toml(value: object, levels: int) -> str:
+    """A value as TOML has it; of a long or deep one, no more than a message can show."""
+    if isinstance(value, Mapping | list | tuple):
+        return _toml_items(value, levels - 1) if levels else "..."
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(float(value)).removesuffix(".0")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return f'"{value[:60]}"' if isinstance(value, str) else repr(value)
+
+
+def _toml_items(given: Mapping[object, object] | Iterable[object], levels: int) -> str:
+    if not isinstance(given, Mapping):
+        items = (_toml(item, levels) for item in itertools.islice(given, 60))
+        return f"[{', '.join(items)}]"
+    pairs = (
+        f"{_toml_key(key)} = {_toml(item, levels)}"
+        for key, item in itertools.islice(given.items(), 60)
+    )
+    return f"{{ {', '.join(pairs)} }}" if given else "{}"
+
+
+def _toml_key(key: object) -> str:
+    text = str(key)[:60]
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else f'"{text}"'
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """``; did you mean "H100"?`` for a name close to a known one, else an empty text.
 
+    Known names that start with the given one come first, up to three of them.
+
     >>> suggestion("H10O", ["A100", "H100"])
     '; did you mean "H100"?'
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    close = difflib.get_close_matches(name[:60].casefold(), by_folded, 1, 0.5)
-    return f'; did you mean "{by_folded[close[0]]}"?' if close else ""
+    given = name[:60].casefold()
+    longer = [c for c in by_folded if given and given not in by_folded and c.startswith(given)]
+    close = longer[:3] or difflib.get_close_matches(given, by_folded, 1, 0.5)
+    found = " or ".join(f'"{by_folded[folded]}"' for folded in close)
+    return f"; did you mean {found}?" if found else ""
 
 
 def unknown(field: str, name: object, known: Iterable[str], listing: str = "") -> Mistake:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from mlsysim_sweep.errors import shown
+
 if TYPE_CHECKING:
     import pint
 
@@ -33,7 +35,14 @@ _LARGEST_EXPONENT = 300
 
 
 class UnitError(ValueError):
-    """A value whose unit is missing, unknown or of the wrong dimension."""
+    """A value whose unit is missing, unknown or of the wrong dimension.
+
+    ``reason`` leaves out what is needed, for messages that give an example of their own.
+    """
+
+    def __init__(self, reason: str, needed: str = "") -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; needed: {needed}" if needed else reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +145,19 @@ _HINTS = {
     "mb": "MB (bytes) or Mbit (bits)",
     "tb": "TB (bytes) or Tbit (bits)",
     "gbps": "Gbps",
+    "GBps": "GB/s",
+    "MBps": "MB/s",
+    "TBps": "TB/s",
+    "kBps": "kB/s",
+    "KBps": "kB/s",
     "G": "GB or Gbit",
     "GFLOPs": "GFLOP/s",
     "S": "s (seconds)",
     "Ms": "ms (milliseconds)",
 }
+_SUFFIXES = {"k": "4e3", "K": "4e3", "M": "4e6", "T": "4e12"}
+"""Multiples without a unit, as in "4M", and how to write such a number."""
+
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[A-Za-zµμ$%]+)|(?P<op>\*\*|\^|[*/])|(?P<power>-?\d{1,2}))", re.ASCII
 )
@@ -148,6 +165,9 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
 def _unknown(name: str) -> UnitError:
+    if name in _SUFFIXES:
+        written = f"write the number out, such as {_SUFFIXES[name]}"
+        return UnitError(f"unknown unit {name!r}; {written}")
     hint = _HINTS.get(name) or ", ".join(difflib.get_close_matches(name, UNITS, 1, 0.6))
     return UnitError(f"unknown unit {name!r}" + (f"; did you mean {hint}?" if hint else ""))
 
@@ -270,12 +290,14 @@ def to_si(value: object, unit: str) -> float:
         number, text = _fraction(value), ""
     if not text:
         if not bare_allowed(unit):
-            raise UnitError(f"a number without a unit; needed: {example(unit)}")
+            raise UnitError("a number without a unit", example(unit))
         return to_float(number)
     given = _cached_unit(text)
     needed = dimension_of(unit)
     if given.dimension != needed and not (bare_allowed(unit) and not given.dimension):
-        raise UnitError(f"{text!r} is not a unit of {describe(needed)}; needed: {example(unit)}")
+        if text == "B" and not without_counts(needed):
+            raise UnitError("'B' is bytes; write the number out, such as 4e9")
+        raise UnitError(f"{text!r} is not a unit of {describe(needed)}", example(unit))
     return to_float(number * given.factor)
 
 
@@ -296,7 +318,7 @@ def to_float(number: Fraction) -> float:
 def _fraction(value: object) -> Fraction:
     is_array = getattr(value, "ndim", 0) > 0
     if is_array or isinstance(value, bool) or not hasattr(value, "__float__"):
-        raise UnitError(f"{value!r} is not a number")
+        raise UnitError(f"{shown(value)} is not a number")
     if isinstance(value, int):
         return Fraction(value)
     number = float(value)

@@ -29,6 +29,7 @@ from mlsysim_sweep.constraints import (
     check,
     margin,
     mask,
+    miss_text,
     names,
     parse,
     shortfall,
@@ -132,11 +133,26 @@ REFUSED = {
     "tp < 1e999": "outside the range",
     "tp < " + "9" * 90 + "e300": "outside the range",
     # choices
-    "accelerator == H100": 'unknown "H100"',
+    "accelerator == H100": 'unknown "H100"; put names in quotes: "H100"',
+    "H100 != accelerator": 'unknown "H100"; put names in quotes: "H100"',
+    "accelerator in [H100, H200]": 'put names in quotes: "H100"',
+    "accelerator == A100-80GB": 'unknown "A100"; put names in quotes: accelerator == "H100"',
     "accelerator == 100": "a name compares only with quoted text",
     'accelerator < "H100"': "names have no order: use == or !=, not <",
     'accelerator + "x" == "H100x"': "names cannot be combined with +",
     'tp == "8"': "a name compares only with quoted text",
+    # other languages
+    "tp == 8 if pp > 5 else tp > 1": "only comparisons with and, or, not are understood",
+    "tp < 5 else pp": "only comparisons with and, or, not are understood",
+    "lambda == 1": "only comparisons with and, or, not are understood",
+    "max(tp, pp) < 8": "functions are not understood: max(...)",
+    "tp < foo (8)": "functions are not understood: foo(...)",
+    "tp ** 2 < 8": "powers are not understood: write a product",
+    "tp^2 < 8": "powers are not understood: write a product",
+    "batch_tokens > 4M": "unknown unit 'M'; write the number out, such as 4e6",
+    # zero
+    "tp % 0 == 0": "division by zero",
+    "step_time / -0.0 > 1 s": "division by zero",
     # sizes
     "tp < " + "1" * 200: "cannot read",
     "tp < 8 or " * 300 + "tp < 8": "at most 2000 are read",
@@ -155,6 +171,33 @@ def test_refused(text: str) -> None:
     assert isinstance(caught.value, Mistake)
     assert len(str(caught.value)) < 400
     assert str(caught.value).isprintable()
+
+
+LABELS = {"accelerator": ("H100", "é", "A100-80GB")}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('accelerator == "H101"', 'unknown "H101"; did you mean "H100"?'),
+        ('"A100" != accelerator', 'unknown "A100"; did you mean "A100-80GB"?'),
+        ('tp > 1 or accelerator in ["H100", "zzz"]', 'unknown "zzz"'),
+    ],
+)
+def test_quoted_names_are_known_ones(text: str, said: str) -> None:
+    check(parse(text), UNITS, text)
+    check(parse(text), UNITS, text, {"link": ["x"]})
+    for refused in (
+        lambda: check(parse(text), UNITS, text, LABELS),
+        lambda: constraints.Rule.read("", text, UNITS, LABELS),
+    ):
+        error = refusal(refused, RuleError)
+        assert error is not None and str(error).endswith(said)
+
+
+def test_known_names_may_be_compared() -> None:
+    text = 'accelerator in ["H100", "é"] and tp < 9'
+    assert constraints.Rule.read("", text, UNITS, LABELS).predicate == parse(text)
 
 
 def test_refused_in_a_sweep_by_place() -> None:
@@ -370,6 +413,24 @@ def test_shortfall_is_relative_to_the_right_side() -> None:
     either = parse("step_time <= 5 s or tp <= 8")
     assert shortfall(both, lookup).tolist() == [0, 0, 0.2, 1]
     assert shortfall(either, lookup).tolist() == [0, 0, 0.125, 1]
+
+
+@pytest.mark.parametrize(
+    ("short", "text"),
+    [
+        (float(np.finfo(float).tiny), "exactly at the limit"),
+        (1e-6, "0.0001% off"),
+        (0.0178, "1.78% off"),
+        (0.9996, "100% off"),
+        (9.999, "1000% off"),
+        (12.0, "12 times off"),
+        (123456.0, "123,456 times off"),
+        (1e9, ""),
+        (math.inf, ""),
+    ],
+)
+def test_misses_in_words(short: float, text: str) -> None:
+    assert miss_text(short) == text
 
 
 def test_names_of_choices_are_compared_as_text() -> None:

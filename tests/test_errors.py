@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +50,36 @@ def test_shown_is_short_and_plain(value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (None, "nothing"),
+        (-4000000.0, "-4000000"),
+        (1e300, "1e+300"),
+        (np.float64(2.5), "2.5"),
+        ({"powers_of_two": [1, 8]}, "{ powers_of_two = [1, 8] }"),
+        ({"a b": {"c": False}}, '{ "a b" = { c = false } }'),
+        (["me", (1, None)], '["me", [1, nothing]]'),
+        ({}, "{}"),
+        ([], "[]"),
+        (datetime.date(2026, 12, 1), "2026-12-01"),
+        (b"a", "b'a'"),
+        ([[[[[1]]]]], "[[[[...]]]]"),
+        (["a\nb"], '["a b"]'),
+    ],
+)
+def test_values_are_shown_as_toml(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_what_contains_itself_or_is_long_is_shown_in_part() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert shown(loop) == "[[[[...]]]]"
+    assert shown([1] * 10**6) == "[" + "1, " * 18 + "1,..."
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("H10O", "H100"),
@@ -60,6 +94,21 @@ def test_shown_is_short_and_plain(value: object) -> None:
 def test_suggestion(name: str, expected: str) -> None:
     found = suggestion(name, ["A100", "H100", "B200"])
     assert found == (f'; did you mean "{expected}"?' if expected else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("A100", '"A100-40GB" or "A100-80GB"'),
+        ("a100-8", '"A100-80GB"'),
+        ("h100", '"H100"'),
+        ("TPU", '"TPUv4" or "TPUv5e" or "TPUv5p"'),
+    ],
+)
+def test_names_that_start_alike_are_suggested_first(name: str, expected: str) -> None:
+    known = ["A10", "A100-40GB", "A100-80GB", "H100", "H100-NVL"]
+    known += ["TPUv4", "TPUv5e", "TPUv5p", "TPUv6e"]
+    assert suggestion(name, known) == f"; did you mean {expected}?"
 
 
 def test_unknown_says_how_to_list() -> None:

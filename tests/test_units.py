@@ -65,6 +65,17 @@ REFUSED = {
     ("80 gb", "byte"): "did you mean GB (bytes) or Gbit (bits)?",
     ("80 G", "byte"): "did you mean GB or Gbit?",
     ("400 gbps", "byte/s"): "did you mean Gbps?",
+    ("400 GBps", "byte/s"): "unknown unit 'GBps'; did you mean GB/s?",
+    ("400 MBps", "byte/s"): "did you mean MB/s?",
+    ("4 TBps", "byte/s"): "did you mean TB/s?",
+    ("4 kBps", "byte/s"): "did you mean kB/s?",
+    ("4M", "token"): "unknown unit 'M'; write the number out, such as 4e6",
+    ("4M tokens", "token"): "unknown unit 'M'",
+    ("4K", "token"): "write the number out, such as 4e3",
+    ("4k", "token"): "write the number out, such as 4e3",
+    ("4T", "token"): "write the number out, such as 4e12",
+    ("175B", "parameter"): "'B' is bytes; write the number out, such as 4e9",
+    ("2 B", "byte/parameter"): "'B' is not a unit of",
     ("2 S", "s"): "did you mean s (seconds)?",
     ("500 Ms", "s"): "did you mean ms (milliseconds)?",
     ("3 GFLOPs", "flop/s"): "is not a unit of compute rate",
@@ -112,6 +123,13 @@ def test_refused(text: str, unit: str) -> None:
 def test_what_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(UnitError):
         to_si(value, "1")
+
+
+def test_messages_may_leave_out_what_is_needed() -> None:
+    with pytest.raises(UnitError) as caught:
+        to_si(5, "s")
+    assert str(caught.value) == 'a number without a unit; needed: "0.1 s"'
+    assert caught.value.reason == "a number without a unit"
 
 
 def test_bare_numbers_are_for_counts_and_shares() -> None:

@@ -153,7 +153,17 @@ def _is_remark(given: object, kind: type) -> bool:
 def _row_example(key: str) -> str:
     if key == "peak_flops":
         return 'peak_flops = { bf16 = "989 TFLOP/s" }'
-    return f"{key} = {units.example(VOCABULARY[key].unit)}"
+    return example(key)
+
+
+def example(name: str) -> str:
+    """A value that an input accepts, as a spec states it.
+
+    >>> example("tp"), example("tdp")
+    ('tp = 8', 'tdp = "700 W"')
+    """
+    entry = VOCABULARY[name]
+    return f"{name} = {'8' if entry.kind is Kind.WHOLE else units.example(entry.unit)}"
 
 
 def read_fact(place: str, name: str, given: object) -> float:
@@ -165,24 +175,23 @@ def read_fact(place: str, name: str, given: object) -> float:
         Naming ``place``, what was given and what is allowed.
     """
     entry = VOCABULARY[name]
-    example = f"{name} = {units.example(entry.unit)}"
     if isinstance(given, bool):
-        raise Mistake(place, f"{shown(given)} given", entry.allowed, example)
+        raise Mistake(place, f"{shown(given)} given", entry.allowed, example(name))
     try:
         value = units.to_si(given, entry.unit)
     except units.UnitError as error:
-        raise Mistake(place, f"{shown(given)}: {error}", "", example) from None
+        raise Mistake(place, f"{shown(given)}: {error.reason}", "", example(name)) from None
     whole_needed = entry.kind is Kind.WHOLE
     too_low = value < entry.low or (value == entry.low and not entry.low_allowed)
     if too_low or value > entry.high or (whole_needed and value != int(value)):
-        raise Mistake(place, f"{shown(given)} given", entry.allowed, example)
+        raise Mistake(place, f"{shown(given)} given", entry.allowed, example(name))
     return int(value) if whole_needed else value
 
 
 def _read_peaks(place: str, given: object) -> dict[str, float]:
     if not isinstance(given, Mapping) or not given:
-        example = _row_example("peak_flops")
-        raise Mistake(f"{place}.peak_flops", f"{shown(given)} given", "a peak a precision", example)
+        fix = _row_example("peak_flops")
+        raise Mistake(f"{place}.peak_flops", f"{shown(given)} given", "a peak a precision", fix)
     for precision in given:
         if precision not in PRECISIONS:
             raise unknown(f"{place}.peak_flops", precision, PRECISIONS)

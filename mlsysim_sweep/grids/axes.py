@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlsysim_sweep import units
-from mlsysim_sweep.catalog import clean_name
+from mlsysim_sweep.catalog import clean_name, example
 from mlsysim_sweep.errors import Mistake, shown, unknown
 from mlsysim_sweep.vocabulary import LARGEST_WHOLE, VOCABULARY, Input, Kind
 
@@ -116,9 +116,8 @@ def _refused(
 ) -> Mistake:
     plain = given.item() if isinstance(given, np.generic) else given
     place = "" if index is None else f" at position {index}"
-    problem = f"{shown(plain)}{place}: {error}" if error else f"{shown(plain)} given{place}"
-    example = "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
-    return Mistake(entry.name, problem, "" if error else entry.allowed, f"{entry.name} = {example}")
+    problem = f"{shown(plain)}{place}: {error.reason}" if error else f"{shown(plain)} given{place}"
+    return Mistake(entry.name, problem, "" if error else entry.allowed, example(entry.name))
 
 
 # --- axes ----------------------------------------------------------------------------------------
@@ -146,12 +145,8 @@ def read_axis(name: str, given: object) -> AxisValues:
     if isinstance(given, Mapping):
         axis = _read_form(name, given)
     elif isinstance(given, str | bytes) or not hasattr(given, "__len__") or _rank(given) != 1:
-        raise Mistake(
-            name,
-            f"{shown(given)} given",
-            "a list of values or a form",
-            f"{name} = [{shown(given)}]",
-        )
+        fix = f"{name} = [{shown(given)}]" if isinstance(given, str | int | float) else ""
+        raise Mistake(name, f"{shown(given)} given", "a list of values or a form", fix)
     else:
         values: Any = given
         if not (
@@ -249,10 +244,22 @@ def _whole_only(entry: Input, form: str) -> None:
         raise Mistake(entry.name, f"{form} given", "linspace or geomspace for this input")
 
 
+def _backwards(entry: Input, form: str, arguments: Sequence[Any]) -> Mistake:
+    first, last, *step = arguments
+    problem = f"{form} = {shown(arguments)} ends before it starts"
+    turned = shown({form: [last, first, *step]})
+    return Mistake(entry.name, problem, "the smaller end first", f"{entry.name} = {turned}")
+
+
 def _powers(entry: Input, form: str, given: object) -> AxisValues:
     _whole_only(entry, form)
     low, high = (_whole(entry, form, v) for v in _arguments(entry, form, given, 2, 2))
+    if low > high:
+        raise _backwards(entry, form, (low, high))
     powers = [2**i for i in range(54) if low <= 2**i <= high]
+    if not powers:
+        problem = f"no power of two from {low} to {high}"
+        raise Mistake(entry.name, problem, "at least one value", f"{entry.name} = {_FORMS[form]}")
     return AxisValues(entry.name, len(powers), lambda: np.array(powers, np.int64))
 
 
@@ -277,7 +284,9 @@ def _range(entry: Input, form: str, given: object) -> AxisValues:
     )
     if step <= 0:
         raise Mistake(entry.name, f"{form}: a step of {float(step):g} given", "a step above 0")
-    count = max(0, (last - first) // step + 1)
+    if last < first:
+        raise _backwards(entry, form, arguments)
+    count = (last - first) // step + 1
     return AxisValues(entry.name, count, lambda: _checked(entry, _steps(first, step, count)))
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from mlsysim_sweep import units
-from mlsysim_sweep.catalog import FACTS, Catalog, Row, choice_rows
+from mlsysim_sweep.catalog import FACTS, Catalog, Row, choice_rows, example
 from mlsysim_sweep.catalog.objects import adopt
-from mlsysim_sweep.constraints import Rule, RuleError, parse, texts
+from mlsysim_sweep.constraints import Rule, parse
 from mlsysim_sweep.constraints import names as names_in
 from mlsysim_sweep.declare import Graph, Model, graph
-from mlsysim_sweep.errors import Mistake, shown, suggestion, unknown
+from mlsysim_sweep.errors import Mistake, shown, unknown
 from mlsysim_sweep.grids.axes import (
     Array,
     AxisValues,
@@ -433,7 +433,7 @@ def _require(name: str, found: Graph, *, optional: bool) -> None:
     for leaf in found.missing(name):
         if optional and VOCABULARY[leaf].optional:
             continue
-        fix = _SUPPLIED_BY.get(leaf) or f"{leaf} = {_example(leaf)}"
+        fix = _SUPPLIED_BY.get(leaf) or example(leaf)
         supplier = fix.split(" ")[0]
         asked = leaf if found.has(supplier) else supplier
         why = "missing" if name == leaf else f"missing, and {name} depends on it"
@@ -441,26 +441,17 @@ def _require(name: str, found: Graph, *, optional: bool) -> None:
         raise Mistake(asked, why, needed, fix)
 
 
-def _example(name: str) -> str:
-    entry = VOCABULARY[name]
-    return "16" if entry.kind is Kind.WHOLE else units.example(entry.unit)
-
-
 def _rules(spec: Spec, found: Graph, resolver: _Resolver) -> tuple[Rule, ...]:
     """Every rule of a sweep, the implied ones first, split into parts that must all hold."""
     unit_of = _unit_of(found)
+    labels = {choice: resolver.known_names(choice) for choice in CHOICES if choice in found.given}
     rules: list[Rule] = []
     for name, place, text in _rule_texts(spec, found, resolver.fields):
         try:
             for mentioned in sorted(names_in(parse(text))):
                 if mentioned in VOCABULARY or mentioned in found.model.outputs:
                     _require(mentioned, found, optional=False)
-            rule = Rule.read(name, text, unit_of)
-            for choice, label in texts(rule.predicate):
-                known = resolver.known_names(choice)
-                if label not in known:
-                    raise RuleError(text, f"unknown {shown(label)}{suggestion(label, known)}")
-            rules += rule.split()
+            rules += Rule.read(name, text, unit_of, labels).split()
         except Mistake as error:
             raise error.within(place) if not error.field else _in_rule(error, place) from None
     return tuple(rules)

@@ -71,12 +71,12 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
     (
         "accelerator",
         {**CHIP, "device_memory": 80e9},
-        "device_memory: 80000000000.0: a number without a unit",
+        "device_memory: 80000000000: a number without a unit",
     ),
     (
         "accelerator",
         {**CHIP, "device_memory": "80 GBps"},
-        "device_memory: \"80 GBps\": unknown unit 'GBps'",
+        "device_memory: \"80 GBps\": unknown unit 'GBps'; did you mean GB/s?",
     ),
     ("accelerator", {**CHIP, "device_memory": "80 Gbps"}, "'Gbps' is not a unit of memory"),
     (
@@ -85,7 +85,7 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
         'Mine.device_memory: "0 GB" given; needed: a number in',
     ),
     ("accelerator", {**CHIP, "device_memory": "-80 GB"}, 'Mine.device_memory: "-80 GB" given'),
-    ("accelerator", {**CHIP, "device_memory": True}, "Mine.device_memory: True given"),
+    ("accelerator", {**CHIP, "device_memory": True}, "Mine.device_memory: true given"),
     ("accelerator", {**CHIP, "device_memory": math.nan}, "nan is not a finite number"),
     ("accelerator", {**CHIP, "device_memory": 10**400}, "a number without a unit"),
     (
@@ -96,7 +96,19 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
     (
         "accelerator",
         {**CHIP, "devices_per_node": 10**400},
-        "outside the range of numbers understood",
+        "outside the range of numbers understood; for example devices_per_node = 8",
+    ),
+    (
+        "accelerator",
+        {**CHIP, "devices_per_node": 0},
+        "devices_per_node: 0 given; needed: a whole number from 1 to 9007199254740992; "
+        "for example devices_per_node = 8",
+    ),
+    (
+        "link",
+        {"link_bandwidth": "80 GB"},
+        "link.Mine.link_bandwidth: \"80 GB\": 'GB' is not a unit of bandwidth; "
+        'for example link_bandwidth = "400 Gbps" or "50 GB/s"',
     ),
     (
         "accelerator",
@@ -122,7 +134,7 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
     (
         "accelerator",
         {"peak_flops": {"fp8": 1e15}},
-        "peak_flops.fp8: 1000000000000000.0: a number without a unit",
+        "peak_flops.fp8: 1000000000000000: a number without a unit",
     ),
     ("accelerator", {**CHIP, "note": 5}, "accelerator.Mine.note: 5 given; needed: text"),
     (
@@ -133,7 +145,7 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
     (
         "accelerator",
         {**CHIP, "year": True},
-        "accelerator.Mine.year: True given; needed: a whole number",
+        "accelerator.Mine.year: true given; needed: a whole number",
     ),
     (
         "accelerator",
@@ -143,7 +155,7 @@ BAD_ROWS: list[tuple[str, Any, str]] = [
     (
         "accelerator",
         {**CHIP, "sources": ["me"]},
-        "Mine.sources: ['me'] given; needed: a list of tables",
+        'Mine.sources: ["me"] given; needed: a list of tables',
     ),
     ("workload", {"parameters": 0}, "workload.Mine.parameters: 0 given; needed: a number in"),
     ("workload", {"parameters": math.inf}, "inf is not a finite number"),

@@ -78,7 +78,7 @@ def test_a_model_size_of_its_own_is_what_16_bit_gradients_take() -> None:
             5,
             "accelerator: 5 given; needed: a name, a catalog row or an mlsysim object",
         ),
-        ("accelerator", None, "accelerator: None given"),
+        ("accelerator", None, "accelerator: nothing given"),
         ("workload", object, "workload: <class 'object'> given"),
         ("link", GPT3, "link: TransformerWorkload"),
         ("workload", H100, "workload: HardwareNode"),

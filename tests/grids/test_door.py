@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mlsysim_sweep as ms
+from mlsysim_sweep.errors import shown
 from tests.asking import scenario, sweep
 
 SIZES = ("tp", "pp", "dp", "microbatches")
@@ -23,13 +24,13 @@ NOT_SIZES: list[tuple[object, str]] = [
     (2.5, "2.5 given"),
     (math.nan, "nan given"),
     (math.inf, "inf given"),
-    (True, "True given"),
-    (np.True_, "True given"),
+    (True, "true given"),
+    (np.True_, "true given"),
     ("8", '"8" given'),
     ("eight", '"eight" given'),
     (b"8", "b'8' given"),
     (8 + 0j, "(8+0j) given"),
-    (datetime.date(2024, 1, 1), "datetime.date(2024, 1, 1) given"),
+    (datetime.date(2024, 1, 1), "2024-01-01 given"),
     (Decimal("nan"), "Decimal('NaN') given"),
     (2**53 + 1, "9007199254740993 given"),
     (2**64, "18446744073709551616 given"),
@@ -47,12 +48,12 @@ def test_sizes(name: str, value: Any, said: str) -> None:
     with pytest.raises(ms.Mistake) as caught:
         scenario(**{field: value})
     assert str(caught.value).startswith(f"{field}: {said}")
-    assert str(caught.value).endswith(f"needed: {WHOLE}; for example {field} = 16")
+    assert str(caught.value).endswith(f"needed: {WHOLE}; for example {field} = 8")
     assert caught.value.field == field
     with pytest.raises(ms.Mistake) as caught:
         sweep({name: value})
     assert str(caught.value).startswith(f"inputs.{name}: {said}")
-    assert str(caught.value).endswith(f"needed: {WHOLE}; for example {name} = 16")
+    assert str(caught.value).endswith(f"needed: {WHOLE}; for example {name} = 8")
     with pytest.raises(ms.Mistake) as caught:
         sweep(axes={name: [1, value, 4]})
     assert str(caught.value).startswith(f"{name}: {said}")
@@ -146,7 +147,7 @@ def test_reals(name: str, value: Any, example: str) -> None:
         sweep({name: value})
     said = str(caught.value)
     assert said.startswith(f"inputs.{name}: ")
-    assert (repr(value) if isinstance(value, float) else str(value)) in said
+    assert (shown(value) if isinstance(value, float) else str(value)) in said
     assert f"for example {name} = {example}" in said
     with pytest.raises(ms.Mistake, match=f"^{name}: "):
         sweep(axes={name: [value]})
