@@ -172,9 +172,15 @@ def test_ranges_are_said() -> None:
 
 
 BARE = {
-    "device_memory": (80e9, 'a number without a unit; needed: "80 GB" or "80 GiB"'),
-    "link_bandwidth": (50e9, 'a number without a unit; needed: "400 Gbps" or "50 GB/s"'),
-    "window_resolution": (0.1, 'a number without a unit; needed: "0.1 s"'),
+    "device_memory": (
+        80e9,
+        'a number without a unit; for example device_memory = "80 GB" or "80 GiB"',
+    ),
+    "link_bandwidth": (
+        50e9,
+        'a number without a unit; for example link_bandwidth = "400 Gbps" or "50 GB/s"',
+    ),
+    "window_resolution": (0.1, 'a number without a unit; for example window_resolution = "0.1 s"'),
 }
 WRONG_UNIT = {
     "device_memory": ("80 s", "'s' is not a unit of memory"),
