@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from _ratio import LOWER, Report, in_turns, run, seconds
 
 from mlsysim_sweep import Sweep, store
+from mlsysim_sweep.engine import budget
 from mlsysim_sweep.engine.plan import Plan
 
 INPUTS = {
@@ -60,7 +61,7 @@ def alternatives(plan: Plan) -> dict[str, Mapping[str, Any]]:
 
 
 def write_table(table: pa.Table, path: Path, settings: Mapping[str, Any]) -> None:
-    pq.write_table(table, path, row_group_size=store.ROW_GROUP_ROWS, **settings)
+    pq.write_table(table, path, row_group_size=budget.ROW_GROUP_ROWS, **settings)
 
 
 def main(quick: bool) -> int:

@@ -123,7 +123,7 @@ def connected(address: str, workers: int | None) -> Iterator[Any]:
             "--dask", f"no scheduler answers at {address}: {error}", "its address"
         ) from None
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         yield client

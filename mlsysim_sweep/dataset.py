@@ -29,12 +29,13 @@ import numpy as np
 
 from mlsysim_sweep import journal
 from mlsysim_sweep.constraints import Funnel
+from mlsysim_sweep.engine.budget import ROW_GROUP_ROWS
 from mlsysim_sweep.engine.plan import Plan, Slices
 from mlsysim_sweep.engine.pool import ordered, threads
 from mlsysim_sweep.engine.run import Table, Walk, funnel, size, split
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
-from mlsysim_sweep.store import ROW_GROUP_ROWS, cannot_write, check_room, sync, write_rows
+from mlsysim_sweep.store import cannot_write, check_room, sync, write_rows
 
 PART_POINTS = 2**22
 _JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"

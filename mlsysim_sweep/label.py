@@ -136,8 +136,3 @@ def bind_pint_xarray() -> None:
         application.set(before)
     pint_xarray.accessors.default_registry = ours
     pint_xarray.unit_registry = ours
-
-
-def scalar(value: Any) -> Any:
-    """A NumPy scalar or 0-d array as a plain Python value."""
-    return value.item() if isinstance(value, np.generic | np.ndarray) else value

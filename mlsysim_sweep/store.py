@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mlsysim_sweep import units
 from mlsysim_sweep.constraints import Funnel
+from mlsysim_sweep.engine.budget import group_rows, rows_at_most
 from mlsysim_sweep.engine.mesh import Array as Values
 from mlsysim_sweep.engine.mesh import Points
 from mlsysim_sweep.engine.plan import Plan, Slices
@@ -37,7 +37,6 @@ from mlsysim_sweep.splice import Sink, Splicer
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY, Kind
 
 METADATA_KEY = "mlsysim_sweep"
-ROW_GROUP_ROWS = 2**20
 DICTIONARY_CELLS = 2**16
 """A quantity with at most this many values in the whole grid is dictionary-encoded.
 
@@ -47,33 +46,8 @@ takes half as long again to write. Level 6 of zstd saves 0.1 % more for a third 
 """
 
 
-LEAST_ROWS = 2**14
 LEAST_BYTES = 2
 """Bytes a row that a full-rank float column takes at the very least; about five are usual."""
-BASE_BYTES = 250e6
-"""Memory of the interpreter, the libraries, a table of filters and the blocks under way."""
-
-
-def group_rows(plan: Plan, memory: float | None, groups: int) -> int:
-    """Rows of a row group, so that ``groups`` of them fit in memory; about a million if they can.
-
-    Raises
-    ------
-    Mistake
-        If even small row groups do not fit.
-    """
-    each = 8 * len(columns(plan)) * 1.5 * groups  # the buffer, and what it becomes when encoded
-    available = memory or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 8
-    rows = int((available - BASE_BYTES) / each)
-    if rows < LEAST_ROWS:
-        least = units.human(BASE_BYTES + LEAST_ROWS * each, "byte")
-        raise Mistake("memory", f"{units.human(available, 'byte')} given", f"at least {least}")
-    return min(rows, ROW_GROUP_ROWS)
-
-
-def peak_bytes(plan: Plan, memory: float | None, groups: int) -> float:
-    """Memory that a run takes at most."""
-    return BASE_BYTES + group_rows(plan, memory, groups) * 8 * len(columns(plan)) * 1.5 * groups
 
 
 def check_room(plan: Plan, table: Table, path: Path) -> None:
@@ -96,11 +70,6 @@ def check_room(plan: Plan, table: Table, path: Path) -> None:
             f"no room to write: at least {least:,} bytes needed, {free:,} bytes free",
             "ask for fewer columns, filter more, or write elsewhere",
         )
-
-
-def rows_at_most(plan: Plan, table: Table) -> int:
-    """Rows that are left after the filters that are decided once; exact if there are no others."""
-    return table.left[-1] if table.left else plan.grid.points
 
 
 def describe(plan: Plan, name: str) -> dict[str, str]:

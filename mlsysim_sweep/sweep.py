@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,8 @@ import numpy as np
 
 from mlsysim_sweep.catalog import read_fact
 from mlsysim_sweep.constraints import Comparison, Funnel, Rule, margin, mask, unit_of_comparison
-from mlsysim_sweep.engine.best import row
+from mlsysim_sweep.engine.budget import group_rows, peak_bytes, rows_at_most
+from mlsysim_sweep.engine.evaluate import row
 from mlsysim_sweep.engine.mesh import Points, whole
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Table, explain
@@ -33,6 +35,31 @@ Formulas = Sequence[ModuleType | Callable[..., Any]]
 def is_folder(path: str | Path) -> bool:
     """Whether a path stands for a folder of parts: it is one, ends in ``/``, or has no suffix."""
     return str(path).endswith("/") or Path(path).is_dir() or not Path(path).suffix
+
+
+def _runner(threads: int, client: Any) -> Any:
+    """Who writes the parts of a folder: threads of this process, or the workers of a cluster."""
+    if client is None:
+        from mlsysim_sweep.dataset import on_threads
+
+        return on_threads(threads)
+    from mlsysim_sweep.cluster import on_dask
+
+    return on_dask(client)
+
+
+def _refuse_for_file(**options: Any) -> None:
+    for name, given in options.items():
+        if given:
+            raise Mistake(name, "given for a single file", "a folder", 'path "out/"')
+
+
+@contextlib.contextmanager
+def _memory_said(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise OutputError(path, "memory ran out", 'give a smaller memory="1 GB"') from None
 
 
 @dataclass(frozen=True)
@@ -241,13 +268,11 @@ class Sweep:
         >>> [f["rule"] for f in Sweep.load("gpt3-1k-h100").plan()["filters"]][-1]
         'efficiency > 0.5'
         """
-        from mlsysim_sweep import store
-
         workers = len(os.sched_getaffinity(0))
         return {
             **self._plan.as_dict(),
-            "rows_at_most": store.rows_at_most(self._plan, Table.of(self._plan)),
-            "peak_memory_bytes": store.peak_bytes(self._plan, None, 1 if workers == 1 else 2),
+            "rows_at_most": rows_at_most(self._plan, Table.of(self._plan)),
+            "peak_memory_bytes": peak_bytes(self._plan, None, 1 if workers == 1 else 2),
         }
 
     def dataset(self, chunks: int | Mapping[str, int] | None = None) -> xarray.Dataset:
@@ -324,59 +349,45 @@ class Sweep:
             If the target exists, is in use or damaged, holds the answer to another question, or
             cannot be written. Nothing already written is lost.
         """
-        try:
-            return self._saved(
-                path, overwrite, resume, partition, workers, client, memory, progress, best
-            )
-        except MemoryError:
-            raise OutputError(path, "memory ran out", 'give a smaller memory="1 GB"') from None
+        from mlsysim_sweep import store
 
-    def _saved(
-        self,
-        path: str | Path,
-        overwrite: bool,
-        resume: bool,
-        partition: str | None,
-        workers: int | None,
-        client: Any,
-        memory: str | float | None,
-        progress: Callable[[int], None] | None,
-        best: int,
-    ) -> Saved:
-        from mlsysim_sweep import cluster, dataset, store
-
-        threads = workers or len(os.sched_getaffinity(0))
+        target, threads = Path(path), workers or len(os.sched_getaffinity(0))
         budget = None if memory is None else read_fact("memory", "device_memory", memory)
-        target = Path(path)
-        if not is_folder(path):
-            for option, given in (("resume", resume), ("partition", partition), ("client", client)):
-                if given:
-                    raise Mistake(option, "given for a single file", "a folder", 'path "out/"')
-            funnel = store.write(
-                self._plan,
-                target,
-                overwrite=overwrite,
-                workers=threads,
-                memory=budget,
-                progress=progress,
-            )
-            files = [target]
-        else:
-            runner = cluster.on_dask(client) if client else dataset.on_threads(threads)
-            funnel = dataset.write_dataset(
-                self._plan,
-                target,
-                runner=runner,
-                resume=resume,
-                overwrite=overwrite,
-                partition=partition,
-                rows=store.group_rows(self._plan, budget, groups=threads),
-                progress=progress,
-            )
-            files = dataset.files(target)
-        rows = store.best(files, self._ranked_by, best)
+        with _memory_said(path):
+            if is_folder(path):
+                rows = group_rows(self._plan, budget, groups=threads)
+                runner = _runner(threads, client)
+                options = {"resume": resume, "overwrite": overwrite, "partition": partition}
+                funnel, files = self._to_folder(target, runner, rows, progress, options)
+            else:
+                _refuse_for_file(resume=resume, partition=partition, client=client)
+                funnel = store.write(
+                    self._plan,
+                    target,
+                    overwrite=overwrite,
+                    workers=threads,
+                    memory=budget,
+                    progress=progress,
+                )
+                files = [target]
+            found = store.best(files, self._ranked_by, best)
         size = float(sum(file.stat().st_size for file in files))
-        return Saved(target, funnel.feasible, size, funnel, self._ranked_by, tuple(rows))
+        return Saved(target, funnel.feasible, size, funnel, self._ranked_by, tuple(found))
+
+    def _to_folder(
+        self,
+        folder: Path,
+        runner: Any,
+        rows: int,
+        progress: Callable[[int], None] | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Funnel, list[Path]]:
+        from mlsysim_sweep import dataset
+
+        funnel = dataset.write_dataset(
+            self._plan, folder, runner=runner, rows=rows, progress=progress, **options
+        )
+        return funnel, dataset.files(folder)
 
     @property
     def _ranked_by(self) -> str:

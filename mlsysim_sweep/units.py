@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Dimension = Mapping[str, int]
 
-DIMENSIONLESS: Dimension = {}
 COUNTS = frozenset({"token", "parameter", "device"})
 """Base dimensions that count things: bare numbers are accepted for them."""
 

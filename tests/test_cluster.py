@@ -26,7 +26,7 @@ def client() -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as local,
         Client(local) as connected,
     ):
         yield connected
@@ -58,6 +58,7 @@ def _once_killed(mark: Path, original: Any, *arguments: Any) -> Any:
     return done
 
 
+@pytest.mark.faults
 def test_a_lost_worker_costs_its_parts_only(client: Any, tmp_path: Path) -> None:
     killing = functools.partial(_once_killed, tmp_path / "mark", cluster._write)
     with mock.patch.object(cluster, "_write", killing):
@@ -80,6 +81,7 @@ def _always_kills(original: Any, *arguments: Any) -> Any:
     return original(*arguments)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("planted", "named"),
     [

@@ -25,6 +25,7 @@ import pytest
 
 import mlsysim_sweep as ms
 from mlsysim_sweep import store
+from mlsysim_sweep.engine import budget
 from mlsysim_sweep.engine.plan import Plan
 from tests.asking import CHIP, sweep
 
@@ -200,7 +201,7 @@ def test_row_groups_hold_about_a_million_rows(large: Path) -> None:
     metadata = pq.read_metadata(large)
     groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert sum(groups) == ROWS and len(groups) == 3
-    assert all(900_000 < rows <= store.ROW_GROUP_ROWS for rows in groups[:-1])
+    assert all(900_000 < rows <= budget.ROW_GROUP_ROWS for rows in groups[:-1])
 
 
 def test_encodings(large: Path) -> None:

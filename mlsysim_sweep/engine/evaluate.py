@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from mlsysim_sweep.constraints import mask
-from mlsysim_sweep.engine.mesh import Array, Box, boxes, part_of, whole
+from mlsysim_sweep.engine.mesh import Array, Box, Points, boxes, part_of, whole
 from mlsysim_sweep.engine.plan import Plan, Slices
 
 
@@ -85,9 +86,21 @@ def feasible(plan: Plan) -> Array:
     return holds.reshape([n for n, d in zip(shape, plan.grid.dims, strict=True) if d in dims])
 
 
-def block_bytes(plan: Plan) -> int:
-    """Upper bound of the memory that one block's values take."""
-    return 8 * math.prod(plan.block_shape) * (len(plan.graph.formulas) + len(plan.grid.dims))
+def row(points: Points, i: int, columns: tuple[str, ...]) -> dict[str, Any]:
+    """One of some points as plain Python values."""
+    grid = points.box.plan.grid
+    found = {}
+    for name in columns:
+        given = grid.fields.get(name)
+        if given is not None and len(given.dims) == 1:
+            value = given.values[points.positions(given.dims[0])[i]]
+        else:
+            value = np.broadcast_to(points(name), (points.count,))[i]
+        formula = points.box.plan.graph.formulas.get(name)
+        plain = value.item() if isinstance(value, np.generic) else value
+        is_whole = formula is not None and formula.whole and math.isfinite(plain)
+        found[name] = int(plain) if is_whole else plain
+    return found
 
 
 class OnDemand:

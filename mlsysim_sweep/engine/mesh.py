@@ -186,7 +186,7 @@ def _spread(mask: Array, shape: tuple[int, ...]) -> Array:
         (at * stride for at, stride in zip(held, strides, strict=True)), np.zeros(1, np.int64)
     )
     in_order = True
-    for axis in reversed(range(len(shape))):
+    for axis in range(len(shape)):
         if mask.shape[axis] == 1 and shape[axis] > 1:
             repeats = np.arange(shape[axis]) * strides[axis]
             flat = (flat[:, np.newaxis] + repeats).reshape(-1)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mlsysim_sweep as ms
 from mlsysim_sweep import store
 from mlsysim_sweep.constraints import shortfall
 from mlsysim_sweep.engine.evaluate import evaluate, feasible
-from mlsysim_sweep.engine.mesh import Points
+from mlsysim_sweep.engine.mesh import Points, _spread
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Walk, explain
 from tests import strategies
@@ -166,3 +168,13 @@ def test_gathered_points_are_those_of_the_box(block_points: int) -> None:
             np.testing.assert_array_equal(points(name), everything(name)[flat], name)
         for dim in plan.grid.dims:
             np.testing.assert_array_equal(points.positions(dim), everything.positions(dim)[flat])
+
+
+@given(st.data())
+def test_an_open_mask_is_spread_in_the_order_of_rows(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5)))
+    open_shape = tuple(data.draw(st.sampled_from([1, n])) for n in shape)
+    size = math.prod(open_shape)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), bool)
+    mask = mask.reshape(open_shape)
+    assert _spread(mask, shape).tolist() == np.flatnonzero(np.broadcast_to(mask, shape)).tolist()
