@@ -47,8 +47,7 @@ def _own_axes(plan: Plan, name: str, values: Array) -> Array:
 
 
 def _filled(plan: Plan, names: list[str]) -> dict[str, Array]:
-    pairs = list(zip(plan.grid.dims, plan.grid.shape, strict=True))
-    open_shapes = {n: tuple(s if d in plan.dims[n] else 1 for d, s in pairs) for n in names}
+    open_shapes = {name: plan.corner(plan.dims[name]) for name in names}
     filled: dict[str, Array] = {}
     for box in boxes(plan) if names else ():
         for name in names:
@@ -73,8 +72,7 @@ def _target(box: Box, shape: tuple[int, ...]) -> Slices | None:
 def feasible(plan: Plan) -> Array:
     """Where every rule holds, on the axes that any rule mentions."""
     dims = plan.rule_dims(plan.rules)
-    pairs = zip(plan.grid.dims, plan.grid.shape, strict=True)
-    shape = tuple(n if d in dims else 1 for d, n in pairs)
+    shape = plan.corner(dims)
     holds = np.ones(shape, bool)
     with np.errstate(all="ignore"):
         for box in boxes(plan):

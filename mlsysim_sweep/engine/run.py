@@ -86,8 +86,8 @@ class Walk:
     """One pass over a grid or one slab of it.
 
     Iterate it for the survivors of each block, in the order of rows. ``visited`` counts the points
-    decided so far and is passed to ``progress`` after each block; :attr:`left` and :meth:`funnel`
-    are complete after the last one.
+    decided so far and is passed to ``progress`` after each block; :attr:`block_left` and
+    :meth:`funnel` are complete after the last one.
     """
 
     def __init__(
