@@ -43,11 +43,11 @@ def wall(work: object) -> float:
 
 
 def walked(sweep: Sweep) -> None:
-    """All twenty outputs of every survivor, block by block, written nowhere."""
+    """All twenty outputs, block by block, each at its own rank in its block, written nowhere."""
     for points in Walk(Plan(sweep.grid)):
         with np.errstate(all="ignore"):
             for name in sweep.columns:
-                points(name)
+                points.box(name)
 
 
 def whole_array(sweep: Sweep) -> None:

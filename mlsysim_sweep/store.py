@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mlsysim_sweep.constraints import Funnel
-from mlsysim_sweep.engine.budget import group_rows, rows_at_most
+from mlsysim_sweep.engine.budget import ROW_GROUP_ROWS, group_rows, rows_at_most
 from mlsysim_sweep.engine.mesh import Array as Values
-from mlsysim_sweep.engine.mesh import Points
-from mlsysim_sweep.engine.plan import Plan, Slices
-from mlsysim_sweep.engine.pool import Here, ordered, threads
-from mlsysim_sweep.engine.run import Table, Walk, decide, live
+from mlsysim_sweep.engine.plan import Plan
+from mlsysim_sweep.engine.pool import Here, threads
+from mlsysim_sweep.engine.rows import RowGroup, row_groups
+from mlsysim_sweep.engine.run import Table, Walk
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import notes, resolved_inputs
 from mlsysim_sweep.splice import Sink, Splicer
@@ -112,45 +110,9 @@ def _type(plan: Plan, name: str) -> pa.DataType:
     return pa.int64() if formula is not None and formula.whole else pa.float64()
 
 
-@dataclass
-class Evaluated:
-    """One decided slab: its survivors with their columns, and what each block rule left."""
-
-    slab: Slices
-    left: list[int]
-    columns: list[Values]
-
-
-def evaluated(walk: Walk, pool: Executor, fields: Sequence[pa.Field]) -> Iterator[Evaluated]:
-    """The slabs of a walk that have survivors, in the order of rows, evaluated on a pool."""
-    plan, table = walk.plan, walk.table
-
-    def evaluate(slab: Slices) -> Evaluated:
-        points, left = decide(plan, table, slab)
-        with np.errstate(all="ignore"):
-            found = [_values(plan, points, field) for field in fields] if points else []
-        return Evaluated(slab, left, found)
-
-    ahead = 1 if isinstance(pool, Here) else 4
-    for found in ordered(pool, evaluate, live(plan, table, walk.slab), ahead):
-        walk.seen(found.slab, found.left)
-        if found.columns:
-            yield found
-    walk.seen(walk.slab)
-
-
-def _values(plan: Plan, points: Points, field: pa.Field) -> Values:
-    """Values of one column as stored: numbers, or the codes of a choice's names."""
-    if pa.types.is_dictionary(field.type):
-        dims = plan.grid.fields[field.name].dims
-        return (
-            points.positions(dims[0]).astype(np.int32) if dims else np.zeros(points.count, np.int32)
-        )
-    return points(field.name)
-
-
-def _array(plan: Plan, values: Values, field: pa.Field) -> pa.Array:
-    """Values of one column as an Arrow array; the memory is shared where types agree."""
+def _array(plan: Plan, group: RowGroup, field: pa.Field) -> pa.Array:
+    """One column as an Arrow array; the memory is shared where types agree."""
+    values = group[field.name]
     if pa.types.is_dictionary(field.type):
         names = plan.grid.fields[field.name].values.reshape(-1).tolist()
         codes = values.astype(np.int32, copy=False)
@@ -171,11 +133,10 @@ def _whole(field: pa.Field, values: Values) -> pa.Array:
 def table(plan: Plan) -> pa.Table:
     """All survivors as an Arrow table, with the same metadata as a file."""
     walk, shape = Walk(plan), schema(plan)
+    most = min(ROW_GROUP_ROWS, max(1, rows_at_most(plan, walk.table)))
     batches = [
-        pa.RecordBatch.from_arrays(
-            [_array(plan, v, f) for v, f in zip(found.columns, shape, strict=True)], schema=shape
-        )
-        for found in evaluated(walk, Here(), list(shape))
+        pa.RecordBatch.from_arrays([_array(plan, group, field) for field in shape], schema=shape)
+        for group in row_groups(walk, Here(), shape.names, most)
     ]
     rows = pa.Table.from_batches(batches, shape)
     return rows.replace_schema_metadata(metadata(plan, walk.funnel()))
@@ -312,7 +273,7 @@ def write_rows(
 ) -> int:
     """Evaluate and encode a walk on several threads, and write one Parquet file; returns its rows.
 
-    While one row group of ``rows`` rows is encoded, column by column, the next is evaluated.
+    While one row group of at most ``rows`` rows is encoded column by column, the next is evaluated.
     """
     plan, splicer, settings = walk.plan, Splicer(sink), _settings(walk.plan)
     fields = list(schema(plan, without))
@@ -323,7 +284,7 @@ def write_rows(
         field, key = fields[column], (column, group.rows)
         if key in constants:
             return constants[key]
-        array = _array(plan, group.columns[column][: group.rows], field)
+        array = _array(plan, group, field)
         encoded = _encoded(pa.Table.from_arrays([array], schema=pa.schema([field])), settings)
         if not plan.dims[field.name]:
             constants[key] = encoded
@@ -331,7 +292,8 @@ def write_rows(
 
     with threads(workers) as pool:
         under_way: list[Future[memoryview]] = []
-        for group in _row_groups(evaluated(walk, pool, fields), rows, 1 if workers == 1 else 2):
+        names = [field.name for field in fields]
+        for group in row_groups(walk, pool, names, rows, buffers=1 if workers == 1 else 2):
             started = [pool.submit(encode, group, column) for column in range(len(fields))]
             _splice(splicer, under_way)
             under_way = started
@@ -344,44 +306,6 @@ def write_rows(
 def _splice(splicer: Splicer, encoded: list[Future[memoryview]]) -> None:
     if encoded:
         splicer.add([column.result() for column in encoded])
-
-
-@dataclass
-class RowGroup:
-    """Column buffers of a row group; they are used again, so that their pages are touched once."""
-
-    size: int
-    rows: int = 0
-    columns: list[Values] = field(default_factory=list)
-
-    def take(self, columns: Sequence[Values], rows: int) -> None:
-        """Copy some more rows in."""
-        if not self.columns:
-            self.columns = [np.empty(self.size, values.dtype) for values in columns]
-        for buffer, values in zip(self.columns, columns, strict=True):
-            buffer[self.rows : self.rows + rows] = values
-        self.rows += rows
-
-
-def _row_groups(found: Iterable[Evaluated], rows: int, buffers: int) -> Iterator[RowGroup]:
-    """Copy evaluated slabs into row groups of exactly ``rows`` rows, the last one shorter.
-
-    A row group is overwritten once ``buffers`` more have been asked for.
-    """
-    ring = itertools.cycle([RowGroup(rows) for _ in range(buffers)])
-    group = next(ring)
-    for block in found:
-        start, stop = 0, len(block.columns[0])
-        while start < stop:
-            taken = min(stop - start, group.size - group.rows)
-            group.take([values[start : start + taken] for values in block.columns], taken)
-            start += taken
-            if group.rows == group.size:
-                yield group
-                group = next(ring)
-                group.rows = 0
-    if group.rows:
-        yield group
 
 
 def _encoded(table: pa.Table, settings: Mapping[str, Any]) -> memoryview:

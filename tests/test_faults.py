@@ -117,7 +117,7 @@ def test_too_little_room_is_refused_before_any_work(
     real = os.statvfs(tmp_path)
     full = os.statvfs_result((*real[:4], 10, *real[5:]))
     monkeypatch.setattr(store.os, "statvfs", lambda _: full)
-    monkeypatch.setattr(store, "evaluated", None)
+    monkeypatch.setattr(store, "row_groups", None)
     for target in ("out.parquet", "out"):
         with pytest.raises(OutputError, match=r"at least [\d,]+ bytes needed, [\d,]+ bytes free"):
             made.to_parquet(tmp_path / target)

@@ -17,12 +17,12 @@ from mlsysim_sweep.constraints import Rule
 from mlsysim_sweep.declare import Graph
 from mlsysim_sweep.grids.grid import Grid
 
-BLOCK_POINTS = 2**16
-"""Points of one block: its temporaries (half a megabyte each) stay in the cache.
+BLOCK_POINTS = 2**17
+"""Points of one block: its temporaries, a megabyte each, are of the size of the L2 cache.
 
-Million points a second of a walk with all columns, for 2**14, 15, 16, 17, 18: 58, 83, 97, 113, 91
-on one grid and 58, 81, 103, 84, 32 on another. Small blocks cost calls; beyond about 160,000 points
-each temporary is a fresh mapping of memory.
+Million points a second of all outputs for 2**14, 15, 16, 17, 18: 116, 159, 199, 230, 234 on one
+grid and 114, 146, 172, 207, 237 on another. Small blocks cost calls; two processors of 2**18 have
+their temporaries in the L3 cache that they share.
 """
 
 ONCE_CELLS = 2**18
