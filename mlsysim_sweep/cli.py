@@ -72,13 +72,17 @@ class Terminated(BaseException):
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _signalled)
     app()
     raise SystemExit(0)
 
 
-def _terminate(*_: object) -> NoReturn:
-    raise Terminated
+def _signalled(number: int, _: object) -> NoReturn:
+    """Unwind, so that what is half written is cleared away; a second signal ends us at once."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda again, _: os._exit(128 + again))
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
 @contextlib.contextmanager

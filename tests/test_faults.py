@@ -195,3 +195,148 @@ def test_an_exception_in_a_kernel_stops_all_threads_and_leaves_nothing(tmp_path:
             made.to_parquet(tmp_path / target, workers=2)
     assert not (tmp_path / "out.parquet").exists()
     assert not list((tmp_path / "out" / "data").iterdir())
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05, 0.3])
+def test_a_second_interrupt_ends_at_once(tmp_path: Path, pause: float) -> None:
+    path = spec(tmp_path, 4000)
+    command = [*MAIN, "run", str(path), "-o", "out/"]
+    child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while child.poll() is None and not (tmp_path / "out" / "journal.jsonl").exists():
+        time.sleep(0.01)
+    for _ in range(2):
+        child.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    _, said = child.communicate(timeout=10)
+    assert child.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in said
+    found = dataset.status(tmp_path / "out", hashes=True)
+    assert (found.damaged, found.complete) == ((), False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a read-only disk needs root")
+def test_a_read_only_disk_is_said_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine does not let us mount")
+    made = ms.Sweep.load(spec(tmp_path, 10))
+    monkeypatch.setattr(store, "row_groups", None)
+    try:
+        for target in ("out.parquet", "out"):
+            with pytest.raises(OutputError, match=f"{disk}.*Read-only file system"):
+                made.to_parquet(disk / target)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_memory_that_runs_out_is_said_and_resumed(tmp_path: Path) -> None:
+    scarce = tmp_path / "scarce"
+    scarce.touch()
+
+    @ms.output(unit="s", source="a test")
+    def greedy(step_time: ms.Floats, dp: ms.Ints) -> ms.Floats:
+        """A formula that takes more memory than there is: ``step_time``."""
+        if os.path.exists(scarce) and np.max(dp) > 1500:
+            np.empty(2**62, np.uint8)
+        return step_time
+
+    made = ms.Sweep.load(spec(tmp_path, 2000), formulas=[greedy])
+    for target in ("out.parquet", "out"):
+        with pytest.raises(OutputError, match=r"memory ran out; give a smaller memory"):
+            made.to_parquet(tmp_path / target, workers=1)
+    assert not (tmp_path / "out.parquet").exists()
+    scarce.unlink()
+    made.to_parquet(tmp_path / "out", workers=1, resume=True)
+    assert rows(tmp_path / "out").num_rows == made.points
+
+
+PEAK = """
+import atexit, re
+from mlsysim_sweep.cli import main
+status = lambda: open("/proc/self/status").read()
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", status())[1]))
+main()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's /proc")
+def test_an_absurd_grid_is_refused_in_no_time_and_memory(tmp_path: Path) -> None:
+    path = spec(tmp_path, 10)
+    wide = [f"--axis={n}={{range=[1,1000]}}" for n in ("tp", "pp", "dp", "microbatches")]
+    wide += ["--axis=batch_tokens={linspace=[1e6,2e6,1000]}"]
+    wide += ["--axis=overlap_fraction={linspace=[0,1,1000]}"]
+    command = [sys.executable, "-P", "-c", PEAK, "run", str(path), "-o", "out/", *wide]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"{10**18:,} points" in done.stderr
+    assert "years" in done.stderr and "cut " in done.stderr
+    assert int(done.stdout) < 200 * 1024
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_million_values_in_a_spec(tmp_path: Path) -> None:
+    path = spec(tmp_path, 10)
+    values = ", ".join(map(str, range(1, 10**6 + 1)))
+    text = path.read_text().replace("{ range = [1, 10] }", f"[{values}]")
+    path.write_text(text.replace("tp = [1, 2, 4, 8]", "tp = [8]"))
+    made = ms.Sweep.load(path)
+    assert made.sizes["dp"] == 10**6 and made.points == 16 * 10**6 * 64
+
+
+def test_numbers_come_back_from_csv_as_they_were(tmp_path: Path) -> None:
+    import pandas as pd
+
+    made = ms.Sweep.load(spec(tmp_path, 3)).variant(
+        axes={"dp": [1, 3, (2**53 - 2) // 3]}, inputs={"tp": 1, "pp": 3, "microbatches": 8}
+    )
+    made.to_parquet(tmp_path / "out.parquet")
+    frame = pq.read_table(tmp_path / "out.parquet").to_pandas()
+    frame.to_csv(tmp_path / "out.csv", index=False)
+    again = pd.read_csv(tmp_path / "out.csv").astype(frame.dtypes)
+    pd.testing.assert_frame_equal(again, frame, check_exact=True)
+    assert frame["n_devices"].dtype == np.int64
+    assert frame["n_devices"].tolist() == [3, 9, (2**53 - 2) // 3 * 3]
+
+
+BOMB = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+from pathlib import Path
+from mlsysim_sweep import dataset
+print(dataset.status(Path(sys.argv[1]), hashes=True).damaged)
+"""
+
+
+def test_a_planted_bomb_is_named_and_never_unpacked(tmp_path: Path) -> None:
+    ms.Sweep.load(spec(tmp_path, 10)).to_parquet(tmp_path / "out")
+    (part,) = dataset.files(tmp_path / "out")
+    pq.write_table(pa.table({"x": np.zeros(10**8)}), part)
+    assert part.stat().st_size < 10**6
+    command = [sys.executable, "-P", "-c", BOMB, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"({part.name!r},)\n", "")
+    with pytest.raises(OutputError, match=part.name):
+        dataset.files(tmp_path / "out")
+
+
+def test_a_label_cannot_leave_the_folder(tmp_path: Path) -> None:
+    hostile = ["../../x", "/etc/x", "..", "CON", "a b\\c"]
+    row = {"device_memory": "80 GB", "peak_flops": {"fp8": "1 PFLOP/s"}}
+    made = ms.Sweep.load(spec(tmp_path, 3))
+    changed = ms.Sweep(
+        inputs={k: v for k, v in made.spec["inputs"].items() if k != "accelerator"},
+        axes={**made.spec["axes"], "accelerator": hostile},
+        feasible={"memory": "off", "tp_within_node": False},
+        accelerator=dict.fromkeys(hostile, row),
+    )
+    before = set(tmp_path.rglob("*"))
+    changed.to_parquet(tmp_path / "out", partition="accelerator")
+    made_now = set(tmp_path.rglob("*")) - before
+    assert all(p.is_relative_to(tmp_path / "out") for p in made_now)
+    folders = sorted(p.name for p in (tmp_path / "out" / "data").iterdir())
+    assert len(folders) == len(hostile) and not any("/" in f or f == ".." for f in folders)
+    assert rows(tmp_path / "out").num_rows == changed.points
