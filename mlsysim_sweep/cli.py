@@ -16,7 +16,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -62,7 +61,7 @@ _KINDS = "accelerators, workloads, links, grids, quantities, inputs"
 
 
 FolderArgument = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder that `run -o FOLDER/` writes.")
+    str, typer.Argument(metavar="FOLDER", help="A folder or URL that `run -o FOLDER/` writes.")
 ]
 
 
@@ -136,7 +135,7 @@ def run(
             "-o",
             "--output",
             metavar="OUT",
-            help="out.parquet, or a folder out/ that can be resumed.",
+            help="out.parquet, or a folder out/ or URL that can be resumed.",
         ),
     ] = None,
     settings: SetOption = [],  # noqa: B006 -- typer copies it
@@ -468,7 +467,7 @@ def _print_saved(sweep: Sweep, saved: Saved, funnel: Funnel, as_json: bool) -> N
     print(f"\n{saved.rows:,} layouts saved to {saved.path} ({units.human(saved.bytes, 'byte')})")
 
 
-def _print_status(folder: Path, as_json: bool, *, hashes: bool) -> None:
+def _print_status(folder: str, as_json: bool, *, hashes: bool) -> None:
     from mlsysim_sweep import dataset
 
     found = dataset.status(folder, hashes=hashes)

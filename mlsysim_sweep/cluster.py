@@ -10,13 +10,13 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlsysim_sweep.dataset import Finished, Options, Part, Runner, write_part
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Table, first_point, last_point
 from mlsysim_sweep.errors import Mistake, OutputError
+from mlsysim_sweep.place import Place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -33,17 +33,17 @@ def on_dask(client: Client) -> Runner:
     """
 
     def run(
-        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, options: Options
+        plan: Plan, table: Table, todo: Sequence[Part], where: Place, options: Options
     ) -> Iterator[Finished]:
         from distributed import as_completed
 
+        shared = where.absolute()
         mark = uuid.uuid4().hex[:8]
 
         def submit(part: Part) -> Any:
             # Nothing is kept on workers for later parts: what one holds is gone when it is killed.
             key = f"mlsysim-part-{part.number}-{mark}"
-            here = folder.absolute()
-            return client.submit(_write, mark, plan, part, here, options, key=key, pure=False)
+            return client.submit(_write, mark, plan, part, shared, options, key=key, pure=False)
 
         waiting = iter(todo)
         # One part a thread: one that waits beside a part that kills its worker is blamed too.
@@ -64,7 +64,7 @@ def on_dask(client: Client) -> Runner:
                 under_way[added] = following
                 stream.add(added)
         if failed:
-            raise _failure(plan, folder, failed)
+            raise _failure(plan, where, failed)
 
     return run
 
@@ -72,15 +72,15 @@ def on_dask(client: Client) -> Runner:
 _TABLES: dict[str, Table] = {}
 
 
-def _write(mark: str, plan: Plan, part: Part, folder: Path, options: Options) -> Finished:
+def _write(mark: str, plan: Plan, part: Part, where: Place, options: Options) -> Finished:
     """Write one part; the table of filters is decided once in each worker and run."""
     if mark not in _TABLES:
         _TABLES.clear()
         _TABLES[mark] = Table.of(plan)
-    return write_part(plan, _TABLES[mark], part, folder, options)
+    return write_part(plan, _TABLES[mark], part, where, options)
 
 
-def _failure(plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseException]]) -> OutputError:
+def _failure(plan: Plan, where: Place, failed: Sequence[tuple[Part, BaseException]]) -> OutputError:
     """One message for all parts that could not be written, each with its range of points."""
     lines = []
     for part, error in failed:
@@ -92,7 +92,7 @@ def _failure(plan: Plan, folder: Path, failed: Sequence[tuple[Part, BaseExceptio
             f"part {part.number} (points {start:,} to {stop:,}): {type(error).__name__}: {error}"
         )
     return OutputError(
-        folder,
+        where,
         "not all parts could be written: " + "; ".join(lines),
         "the others are kept; --resume tries these again",
     )

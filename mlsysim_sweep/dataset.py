@@ -1,33 +1,23 @@
-"""A sweep as a folder of Parquet parts that can be interrupted, resumed and checked.
-
-    out/data/part-00000000.parquet   what readers read; nothing else is ever in this folder
-    out/staging/                     parts being written; gone when the dataset is complete
-    out/journal.jsonl                what was asked, then one record for each finished part
-    out/lock                         held while somebody writes; it dies with its owner
+"""A sweep as a set of Parquet parts that can be interrupted, resumed and checked.
 
 A part covers a slab of the grid that depends on the spec alone, and is named after it, so that who
-writes it, when and how often makes no difference.
+writes it, when and how often makes no difference. Where parts are kept is the business of a place.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from mlsysim_sweep import journal
 from mlsysim_sweep.constraints import Funnel
 from mlsysim_sweep.engine.budget import ROW_GROUP_ROWS
 from mlsysim_sweep.engine.plan import Plan, Slices
@@ -35,11 +25,10 @@ from mlsysim_sweep.engine.pool import ordered, threads
 from mlsysim_sweep.engine.run import Table, Walk, funnel, size, split
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Field
-from mlsysim_sweep.store import cannot_write, check_room, sync, write_rows
+from mlsysim_sweep.place import Folder, Hashing, Place, Remote, at
+from mlsysim_sweep.store import cannot_write, check_room, write_rows
 
 PART_POINTS = 2**22
-_JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
-_FIX = "give --resume to go on, --overwrite to start again, or another name"
 
 
 @dataclass(frozen=True)
@@ -176,62 +165,40 @@ class Options:
     partition: str | None = None
 
 
-class _Hashing:
-    """A sink that hashes what passes through it."""
-
-    def __init__(self, sink: BinaryIO) -> None:
-        self.sink, self.hash, self.bytes = sink, hashlib.sha256(), 0
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.hash.update(data)
-        self.bytes += len(data)
-        self.sink.write(data)
-
-
-def write_part(plan: Plan, table: Table, part: Part, folder: Path, options: Options) -> Finished:
-    """Evaluate one part and move its file into the dataset; a part without rows has no file.
+def write_part(plan: Plan, table: Table, part: Part, where: Place, options: Options) -> Finished:
+    """Evaluate one part and put its file into the dataset; a part without rows has no file.
 
     The first part always has one, so that a reader finds the schema. Writing a part twice gives the
     same file.
     """
     walk = Walk(plan, table, part.slab)
-    name = part.file.replace("/", "%")
-    staging = folder / _STAGING / f"{name}.{socket.gethostname()}-{os.getpid()}.tmp"
-    with staging.open("wb") as raw:
-        sink = _Hashing(raw)
+    rows = 0
+
+    def encode(sink: Hashing) -> bool:
+        nonlocal rows
         rows = write_rows(walk, sink, 1, options.rows, lambda: None, options.partition)
-        sync(raw)
+        return rows > 0 or part.number == 0
+
+    stored = where.put(part.file, encode)
     left = tuple(walk.block_left)
-    if not rows and part.number:
-        staging.unlink()
+    if stored is None:
         return Finished(part.number, None, 0, 0, "", left)
-    target = folder / _DATA / part.file
-    target.parent.mkdir(exist_ok=True)
-    os.replace(staging, target)
-    _sync_folder(target.parent)
-    return Finished(part.number, part.file, rows, sink.bytes, sink.hash.hexdigest(), left)
+    size, sha256 = stored
+    return Finished(part.number, part.file, rows, size, sha256, left)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-Runner = Callable[[Plan, Table, Sequence[Part], Path, Options], Iterable[Finished]]
-"""Writes parts into a folder and reports each as it is done, in any order."""
+Runner = Callable[[Plan, Table, Sequence[Part], Place, Options], Iterable[Finished]]
+"""Writes parts into a place and reports each as it is done, in any order."""
 
 
 def on_threads(workers: int) -> Runner:
     """A runner on threads of this process."""
 
     def run(
-        plan: Plan, table: Table, todo: Sequence[Part], folder: Path, options: Options
+        plan: Plan, table: Table, todo: Sequence[Part], where: Place, options: Options
     ) -> Iterator[Finished]:
         def write(part: Part) -> Finished:
-            return write_part(plan, table, part, folder, options)
+            return write_part(plan, table, part, where, options)
 
         with threads(workers) as pool:
             yield from ordered(pool, write, todo, workers)
@@ -241,7 +208,7 @@ def on_threads(workers: int) -> Runner:
 
 def write_dataset(
     plan: Plan,
-    folder: Path,
+    path: str | Path,
     *,
     runner: Runner,
     resume: bool = False,
@@ -251,29 +218,38 @@ def write_dataset(
     rows: int = ROW_GROUP_ROWS,
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
-    """Write the survivors of a grid as a folder of parts; what is there is complete and journaled.
+    """Write the survivors of a grid as parts in a folder or at a URL.
+
+    What is there is complete and journaled.
 
     Raises
     ------
     OutputError
-        If the folder exists and neither ``resume`` nor ``overwrite`` is given, is in use, holds the
-        answer to another question, or cannot be written. Finished parts are kept.
+        If the dataset exists and neither ``resume`` nor ``overwrite`` is given, is in use, holds
+        the answer to another question, or cannot be written. Finished parts are kept.
     """
+    where = at(path)
+    if overwrite and isinstance(where, Folder) and where.path.exists():
+        options = {"partition": partition, "part_points": part_points, "rows": rows}
+        return _replaced(plan, where.path, runner=runner, progress=progress, **options)
+    if overwrite and isinstance(where, Remote) and where.exists():
+        raise OutputError(where, "exists already", "remove it first, or name another")
     asked = question(plan, part_points, partition)
     todo = parts(plan, part_points, partition)
-    target = folder
-    if overwrite and folder.exists():
-        folder = folder.with_name(f".{folder.name}.new")
-        shutil.rmtree(folder, ignore_errors=True)
     try:
-        with _opened(folder, asked, resume=resume) as (log, done):
+        with where.opened(resume=resume) as (log, records):
+            if records:
+                _same_question(where, records[0]["question"], asked)
+            else:
+                log.append({"question": asked})
             table = Table.of(plan)
-            check_room(plan, table, folder)
-            finished = {n: f for n, f in done.items() if _is_sound(folder, f)}
+            if isinstance(where, Folder):
+                check_room(plan, table, where.path)
+            finished = _sound(where, records)
             left = [part for part in todo if part.number not in finished]
             seen = sum(size(part.slab) for part in todo if part.number in finished)
             slabs = {part.number: part.slab for part in left}
-            for found in runner(plan, table, left, folder, Options(rows, partition)):
+            for found in runner(plan, table, left, where, Options(rows, partition)):
                 log.append(found.as_record())
                 finished[found.number] = found
                 seen += size(slabs[found.number])
@@ -281,12 +257,19 @@ def write_dataset(
                     progress(seen)
             total = _funnel(plan, table, finished.values())
             log.append({"complete": len(todo), "rows": total.feasible, "funnel": total.as_dict()})
-            shutil.rmtree(folder / _STAGING, ignore_errors=True)
+            where.finish()
     except OSError as error:
-        raise cannot_write(folder, error) from error
-    if folder != target:
-        _exchange(folder, target)
+        raise cannot_write(Path(path), error) from error
     return total
+
+
+def _replaced(plan: Plan, folder: Path, **options: Any) -> Funnel:
+    """Write a new dataset beside an old one, and put it in its place once it is complete."""
+    beside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    found = write_dataset(plan, beside, **options)
+    _exchange(beside, folder)
+    return found
 
 
 def _funnel(plan: Plan, table: Table, finished: Iterable[Finished]) -> Funnel:
@@ -303,60 +286,14 @@ def _exchange(new: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _opened(
-    folder: Path, asked: Mapping[str, Any], *, resume: bool
-) -> Iterator[tuple[journal.Journal, dict[int, Finished]]]:
-    """The journal of a dataset, held by us alone, and the parts that it lists."""
-    is_new = not folder.exists()
-    if not is_new and not folder.is_dir():
-        raise OutputError(folder, "is a file", "name a folder")
-    if not is_new and not resume:
-        raise OutputError(folder, "exists already", _FIX)
-    (folder / _DATA).mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
-        path = folder / _JOURNAL
-        records, sound = journal.read(path) if path.exists() else ([], 0)
-        if records:
-            _same_question(folder, records[0]["question"], asked)
-        shutil.rmtree(folder / _STAGING, ignore_errors=True)
-        (folder / _STAGING).mkdir()
-        log = journal.Journal(path, sound)
-        try:
-            if not records:
-                log.append({"question": dict(asked)})
-            yield log, {r["part"]: Finished.of(r) for r in records if "part" in r}
-        finally:
-            log.close()
-
-
-def _same_question(folder: Path, before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _same_question(where: Place, before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     changed = difference(before, json.loads(json.dumps(asked)))
     if changed:
         raise OutputError(
-            folder,
+            where,
             "holds the answer to another question: " + "; ".join(changed),
             "write to another folder, or give --overwrite",
         )
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the dataset's lock: the kernel drops it when we die, however we die."""
-    with (folder / _LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
-            raise OutputError(
-                folder, f"is being written by {owner}", "wait, or name another"
-            ) from None
-        file.truncate(0)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}")
-        file.flush()
-        yield
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -375,31 +312,32 @@ class Status:
     strangers: tuple[str, ...] = ()
 
 
-def _is_sound(folder: Path, found: Finished) -> bool:
-    """Whether a finished part's file is there, whole and unchanged."""
-    if found.file is None:
-        return True
-    path = folder / _DATA / found.file
-    try:
-        if path.stat().st_size != found.bytes or path.is_symlink():
-            return False
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == found.sha256
-    except OSError:
-        return False
+def _present(where: Place, records: Iterable[Mapping[str, Any]]) -> dict[int, bool]:
+    """For each finished part, whether its file is there and as long as it was."""
+    sizes = where.sizes()
+    found = (Finished.of(record) for record in records if "part" in record)
+    return {f.number: f.file is None or sizes.get(f.file) == f.bytes for f in found}
 
 
-def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / _JOURNAL
-    if not path.is_file():
-        raise OutputError(folder, "is not a dataset of mlsysim-sweep: it has no journal")
-    records, _ = journal.read(path)
+def _sound(where: Place, records: Sequence[Mapping[str, Any]]) -> dict[int, Finished]:
+    """The finished parts whose files are there, whole and unchanged."""
+    present = _present(where, records)
+    found = {r["part"]: Finished.of(r) for r in records if "part" in r and present[r["part"]]}
+    return {
+        number: part
+        for number, part in found.items()
+        if part.file is None or where.sha256(part.file) == part.sha256
+    }
+
+
+def _records(where: Place) -> list[dict[str, Any]]:
+    records = where.records()
     if not records or "question" not in records[0]:
-        raise OutputError(folder, "its journal is empty", "run it again with --resume")
+        raise OutputError(where, "its journal is empty", "run it again with --resume")
     return records
 
 
-def status(folder: Path, *, hashes: bool = False) -> Status:
+def status(path: str | Path, *, hashes: bool = False) -> Status:
     """How far a dataset is; with ``hashes`` every part is read and compared with the journal.
 
     Raises
@@ -407,15 +345,14 @@ def status(folder: Path, *, hashes: bool = False) -> Status:
     OutputError
         If there is no journal, or it is damaged.
     """
-    records = _records(folder)
+    where = at(path)
+    records = _records(where)
     finished = {r["part"]: Finished.of(r) for r in records if "part" in r}
     ends = [r for r in records if "complete" in r]
-    sound = _is_sound if hashes else _is_present
-    damaged = tuple(f.file or "" for f in finished.values() if not sound(folder, f))
+    present = _present(where, records)
+    sound = _sound(where, records) if hashes else [n for n in finished if present[n]]
+    damaged = tuple(f.file or "" for n, f in finished.items() if n not in sound)
     listed = {f.file for f in finished.values()}
-    there = {
-        str(p.relative_to(folder / _DATA)) for p in (folder / _DATA).rglob("*") if not p.is_dir()
-    }
     return Status(
         parts=ends[-1]["complete"] if ends else records[0]["question"]["parts"],
         finished=len(finished),
@@ -423,36 +360,30 @@ def status(folder: Path, *, hashes: bool = False) -> Status:
         bytes=sum(f.bytes for f in finished.values()),
         complete=bool(ends) and not damaged,
         damaged=damaged,
-        strangers=tuple(sorted(there - listed)),
+        strangers=tuple(sorted(where.sizes().keys() - listed)),
     )
 
 
-def _is_present(folder: Path, found: Finished) -> bool:
-    path = folder / _DATA / (found.file or "")
-    return found.file is None or (
-        path.is_file() and not path.is_symlink() and path.stat().st_size == found.bytes
-    )
-
-
-def files(folder: Path, *, partial: bool = False) -> list[Path]:
-    """The journaled files of a dataset, and no others.
+def files(path: str | Path, *, partial: bool = False) -> list[Any]:
+    """Paths, or URLs, of the journaled files of a dataset, and no others.
 
     Raises
     ------
     OutputError
         If a part is damaged, or, unless ``partial``, if some are not written yet.
     """
-    found = status(folder)
+    found = status(path)
     if found.damaged:
         raise OutputError(
-            folder, f"damaged: {', '.join(found.damaged)}", "run it again with --resume"
+            path, f"damaged: {', '.join(found.damaged)}", "run it again with --resume"
         )
     if not found.complete and not partial:
         raise OutputError(
-            folder,
+            path,
             f"{found.finished} parts are finished, and more are to come",
             "run it again with --resume, or read it as partial",
         )
-    records = (Finished.of(r) for r in _records(folder) if "part" in r)
+    where = at(path)
+    records = (Finished.of(r) for r in _records(where) if "part" in r)
     listed = {f.number: f.file for f in records}
-    return [folder / _DATA / file for _, file in sorted(listed.items()) if file]
+    return [where.address(file) for _, file in sorted(listed.items()) if file]

@@ -18,12 +18,14 @@ from mlsysim_sweep.errors import OutputError
 Record = Mapping[str, Any]
 
 
-def _line(record: Record) -> bytes:
+def encoded(record: Record) -> bytes:
+    """A record as a line."""
     text = json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return f"{text}\t{zlib.crc32(text.encode()):08x}\n".encode()
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def decoded(line: bytes) -> dict[str, Any] | None:
+    """The record of a line, its end left off; None where it is damaged."""
     text, tab, checksum = line.rpartition(b"\t")
     if not tab or checksum != f"{zlib.crc32(text):08x}".encode():
         return None
@@ -44,7 +46,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     position = 0
     while position < len(data):
         end = data.find(b"\n", position)
-        record = _record(data[position:end]) if end >= 0 else None
+        record = decoded(data[position:end]) if end >= 0 else None
         if record is None:
             if end >= 0:
                 raise OutputError(
@@ -67,7 +69,7 @@ class Journal:
 
     def append(self, *records: Record) -> None:
         """Add records and wait until they are on disk."""
-        self._file.write(b"".join(_line(record) for record in records))
+        self._file.write(b"".join(encoded(record) for record in records))
         self._file.flush()
         os.fsync(self._file.fileno())
 

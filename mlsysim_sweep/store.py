@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mlsysim_sweep import remote
 from mlsysim_sweep.constraints import Funnel
 from mlsysim_sweep.engine.budget import ROW_GROUP_ROWS, group_rows, rows_at_most
 from mlsysim_sweep.engine.mesh import Array as Values
@@ -201,14 +202,14 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def best(paths: Iterable[Path], by: str, k: int) -> list[dict[str, Any]]:
+def best(paths: Iterable[Path | str], by: str, k: int) -> list[dict[str, Any]]:
     """The ``k`` rows with the smallest value of a column, the first where equal, best first.
 
     Only that column is read in full.
     """
-    ranked: list[tuple[float, Path, int, int]] = []
+    ranked: list[tuple[float, Path | str, int, int]] = []
     for path in paths if k > 0 else ():
-        with pq.ParquetFile(path) as file:
+        with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
             for group in range(file.metadata.num_row_groups):
                 values = file.read_row_group(group, [by]).column(by).to_numpy()
                 found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
@@ -224,8 +225,8 @@ def _smallest(values: Values, k: int) -> Values:
     return near[np.argsort(values[near], kind="stable")[:k]]
 
 
-def _row(path: Path, group: int, i: int) -> dict[str, Any]:
-    with pq.ParquetFile(path) as file:
+def _row(path: Path | str, group: int, i: int) -> dict[str, Any]:
+    with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
         found: dict[str, Any] = file.read_row_group(group).slice(i, 1).to_pylist()[0]
     return found
 

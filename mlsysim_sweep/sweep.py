@@ -23,6 +23,7 @@ from mlsysim_sweep.engine.run import Table, explain
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Grid, build, notes, resolved_inputs
 from mlsysim_sweep.grids.spec import Spec, load, read_columns
+from mlsysim_sweep.remote import is_url
 
 if TYPE_CHECKING:
     import pandas
@@ -33,8 +34,16 @@ Formulas = Sequence[ModuleType | Callable[..., Any]]
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether a path stands for a folder of parts: it is one, ends in ``/``, or has no suffix."""
-    return str(path).endswith("/") or Path(path).is_dir() or not Path(path).suffix
+    """Whether a path stands for a folder of parts: it is one, ends in ``/``, or has no suffix.
+
+    Raises
+    ------
+    Mistake
+        If it is a single file at a URL.
+    """
+    if is_url(path) and str(path).endswith(".parquet"):
+        raise Mistake("path", f"{path} is a single file at a URL", "a folder", "s3://bucket/out")
+    return is_url(path) or str(path).endswith("/") or Path(path).is_dir() or not Path(path).suffix
 
 
 def _runner(threads: int, client: Any) -> Any:
@@ -66,7 +75,7 @@ def _memory_said(path: str | Path) -> Iterator[None]:
 class Saved:
     """A finished file: how many rows, what was dropped, and the best few by ``ranked_by``."""
 
-    path: Path
+    path: Path | str
     rows: int
     bytes: float
     funnel: Funnel
@@ -324,7 +333,8 @@ class Sweep:
         ----------
         path
             A file (``out.parquet``), which appears when it is whole; or a folder (``out/``, a name
-            without suffix), which can be interrupted and resumed.
+            without suffix, or a URL that fsspec can write to, such as ``s3://bucket/out``), which
+            can be interrupted and resumed.
         overwrite
             Replace what is there, once the new one is complete.
         resume
@@ -351,43 +361,43 @@ class Sweep:
         """
         from mlsysim_sweep import store
 
-        target, threads = Path(path), workers or len(os.sched_getaffinity(0))
+        threads = workers or len(os.sched_getaffinity(0))
         budget = None if memory is None else read_fact("memory", "device_memory", memory)
         with _memory_said(path):
             if is_folder(path):
                 rows = group_rows(self._plan, budget, groups=threads)
                 runner = _runner(threads, client)
                 options = {"resume": resume, "overwrite": overwrite, "partition": partition}
-                funnel, files = self._to_folder(target, runner, rows, progress, options)
+                funnel, files, size = self._to_folder(path, runner, rows, progress, options)
             else:
                 _refuse_for_file(resume=resume, partition=partition, client=client)
                 funnel = store.write(
                     self._plan,
-                    target,
+                    Path(path),
                     overwrite=overwrite,
                     workers=threads,
                     memory=budget,
                     progress=progress,
                 )
-                files = [target]
+                files, size = [Path(path)], Path(path).stat().st_size
             found = store.best(files, self._ranked_by, best)
-        size = float(sum(file.stat().st_size for file in files))
-        return Saved(target, funnel.feasible, size, funnel, self._ranked_by, tuple(found))
+        target = path if is_url(path) else Path(path)
+        return Saved(target, funnel.feasible, float(size), funnel, self._ranked_by, tuple(found))
 
     def _to_folder(
         self,
-        folder: Path,
+        path: str | Path,
         runner: Any,
         rows: int,
         progress: Callable[[int], None] | None,
         options: Mapping[str, Any],
-    ) -> tuple[Funnel, list[Path]]:
+    ) -> tuple[Funnel, list[Any], int]:
         from mlsysim_sweep import dataset
 
         funnel = dataset.write_dataset(
-            self._plan, folder, runner=runner, rows=rows, progress=progress, **options
+            self._plan, path, runner=runner, rows=rows, progress=progress, **options
         )
-        return funnel, dataset.files(folder)
+        return funnel, dataset.files(path), dataset.status(path).bytes
 
     @property
     def _ranked_by(self) -> str:

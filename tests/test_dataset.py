@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mlsysim_sweep as ms
-from mlsysim_sweep import dataset
+from mlsysim_sweep import dataset, place
 from mlsysim_sweep.errors import Mistake, OutputError
 
 PART_POINTS = 400
@@ -264,8 +264,8 @@ def test_one_writer_at_a_time(done: Path, tmp_path: Path) -> None:
                 """
             import sys, time
             from pathlib import Path
-            from mlsysim_sweep import dataset
-            with dataset._locked(Path(sys.argv[1])):
+            from mlsysim_sweep import dataset, place
+            with place.locked(Path(sys.argv[1])):
                 print("held", flush=True)
                 time.sleep(600)
             """
