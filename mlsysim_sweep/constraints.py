@@ -56,6 +56,9 @@ class RuleError(Mistake):
         self.reason = reason
         super().__init__(field, f"{shown(text)}: {reason}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.text, self.reason, self.field)
+
     def within(self, place: str) -> RuleError:
         """The same error, placed in a spec."""
         return RuleError(self.text, self.reason, place)

@@ -7,6 +7,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class Mistake(ValueError):
@@ -28,6 +29,9 @@ class Mistake(ValueError):
         if fix:
             text += f"; for example {fix}"
         super().__init__(printable(text))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.problem, self.needed, self.fix)
 
     def within(self, place: str) -> Mistake:
         """The same mistake, its field named inside ``place`` (``axes`` -> ``axes.tp``)."""
@@ -121,3 +125,6 @@ class OutputError(Exception):
         self.problem = problem
         self.fix = fix
         super().__init__(printable(f"{path}: {problem}" + (f"; {fix}" if fix else "")))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self.path), self.problem, self.fix)

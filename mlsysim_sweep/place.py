@@ -260,8 +260,7 @@ class Remote:
     def exists(self) -> bool:
         """Whether anything is there."""
         system, path = self._connected()
-        with remote.said(self.url):
-            return bool(system.exists(path) and system.find(path))
+        return bool(self._listed(system, path))
 
     def put(self, file: str, encode: Encode) -> tuple[int, str] | None:
         """Write to a file of this machine's, and upload that in one piece."""
@@ -295,9 +294,8 @@ class Remote:
         """Bytes of every object among the parts."""
         system, path = self._connected()
         data = f"{path}/{_DATA}"
-        with remote.said(self.url):
-            found = system.find(data, detail=True) if system.exists(data) else {}
-        return {name.removeprefix(f"{data}/"): facts["size"] for name, facts in found.items()}
+        found = self._listed(system, data)
+        return {name.removeprefix(f"{data}/"): size for name, size in found.items()}
 
     def sha256(self, file: str) -> str | None:
         """What a part hashes to now; None where it is gone."""
@@ -329,12 +327,30 @@ class Remote:
         system.invalidate_cache()
         return system, path.rstrip("/")
 
+    def _listed(self, system: Any, folder: str) -> dict[str, int]:
+        """Bytes of every object under a folder.
+
+        Not ``exists`` or ``find``: of some stores they take a failure for an empty folder.
+        """
+        with remote.said(self.url):
+            try:
+                entries = system.ls(folder, detail=True)
+            except FileNotFoundError:
+                return {}
+        found: dict[str, int] = {}
+        for entry in entries:
+            name = entry["name"].rstrip("/")
+            if entry["type"] != "directory":
+                found[name] = entry["size"]
+            elif name != folder:
+                found |= self._listed(system, name)
+        return found
+
     def _read(self) -> Records:
         """The question, then all records that answer it; a damaged one is as good as none."""
         system, path = self._connected()
+        names = sorted(self._listed(system, f"{path}/journal"))
         with remote.said(self.url):
-            folder = f"{path}/journal"
-            names = sorted(system.find(folder)) if system.exists(folder) else []
             texts = system.cat(names) if names else {}
         found = {n.rpartition("/")[2]: journal.decoded(texts[n].rstrip(b"\n")) for n in names}
         question = found.pop(_QUESTION, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsysim_sweep.constraints import RuleError
 from mlsysim_sweep.errors import Mistake, OutputError, shown, suggestion, unknown
 
 HOSTILE = "a\x1b[2J\nb\r\u202ec\x00\ud800"
@@ -22,6 +24,19 @@ def test_form() -> None:
         str(Mistake("tp", "0 given", "1", "tp = 1")) == "tp: 0 given; needed: 1; for example tp = 1"
     )
     assert isinstance(Mistake("", ""), ValueError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Mistake("tp", "0 given", "a size", "tp = 1"),
+        RuleError("tp ? 2", "no rule", "feasible.where"),
+        OutputError("out/", "exists already", "name another"),
+    ],
+)
+def test_messages_survive_the_way_from_a_worker(error: Exception) -> None:
+    there = pickle.loads(pickle.dumps(error))
+    assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
 
 
 def test_place() -> None:
