@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mlsysim_sweep as ms
-from mlsysim_sweep import dataset, place
+from mlsysim_sweep import dataset
 from mlsysim_sweep.errors import Mistake, OutputError
 
 PART_POINTS = 400
