@@ -255,7 +255,23 @@ class Remote:
         if not resume and self.exists():
             raise OutputError(self.url, "exists already", "give --resume to go on, or another name")
         records = self._read()
+        if not records:
+            self._find_bucket()
         yield _Objects(self, records), records
+
+    def _find_bucket(self) -> None:
+        """Refuse a bucket that does not exist: some stores would make one of a misspelt name.
+
+        Raises
+        ------
+        OutputError
+            If there is none of that name.
+        """
+        system, path = self._connected()
+        bucket, slash, _ = path.partition("/")
+        if bucket and slash:
+            with remote.said(self.url), contextlib.suppress(PermissionError):
+                system.info(bucket)
 
     def exists(self) -> bool:
         """Whether anything is there."""

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -202,10 +203,12 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def best(paths: Iterable[Path | str], by: str, k: int) -> list[dict[str, Any]]:
+def best(
+    paths: Iterable[Path | str], by: str, k: int, partition: str | None = None
+) -> list[dict[str, Any]]:
     """The ``k`` rows with the smallest value of a column, the first where equal, best first.
 
-    Only that column is read in full.
+    Only that column is read in full; that of a ``partition`` stands in the name of the folder.
     """
     ranked: list[tuple[float, Path | str, int, int]] = []
     for path in paths if k > 0 else ():
@@ -214,7 +217,14 @@ def best(paths: Iterable[Path | str], by: str, k: int) -> list[dict[str, Any]]:
                 values = file.read_row_group(group, [by]).column(by).to_numpy()
                 found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
                 ranked = sorted(ranked + found, key=lambda row: row[0])[:k]
-    return [_row(path, group, i) for _, path, group, i in ranked]
+    return [{**_in_folder(path, partition), **_row(path, group, i)} for _, path, group, i in ranked]
+
+
+def _in_folder(path: Path | str, partition: str | None) -> dict[str, str]:
+    if partition is None:
+        return {}
+    folder = str(path).split("/")[-2]
+    return {partition: unquote(folder.removeprefix(f"{partition}="))}
 
 
 def _smallest(values: Values, k: int) -> Values:

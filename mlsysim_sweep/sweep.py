@@ -380,7 +380,7 @@ class Sweep:
                     progress=progress,
                 )
                 files, size = [Path(path)], Path(path).stat().st_size
-            found = store.best(files, self._ranked_by, best)
+            found = store.best(files, self._ranked_by, best, partition)
         target = path if is_url(path) else Path(path)
         return Saved(target, funnel.feasible, float(size), funnel, self._ranked_by, tuple(found))
 

@@ -369,6 +369,20 @@ def test_partitions_by_a_text_axis(tmp_path: Path, whole: pa.Table) -> None:
         write(tmp_path / "no", partition="tp")
 
 
+def test_the_best_of_a_partition_know_where_they_are(tmp_path: Path) -> None:
+    named = {"parameters": "7 Gparam", "layers": 32}
+    made = ms.Sweep(
+        inputs={n: v for n, v in INPUTS.items() if n != "workload"},
+        axes={**AXES, "workload": ["GPT3", "7B é/v=2"]},
+        workload={"7B é/v=2": named},
+    )
+    flat = made.to_parquet(tmp_path / "flat")
+    for axis in ("accelerator", "workload"):
+        found = made.to_parquet(tmp_path / axis, partition=axis)
+        assert found.best == flat.best
+    assert {row["workload"] for row in flat.best} == {"7B é/v=2"}
+
+
 def test_nothing_feasible_still_has_a_schema(tmp_path: Path) -> None:
     made = sweep().variant(feasible={"where": "step_time < 1 ms"})
     write(tmp_path / "out", made)

@@ -287,6 +287,30 @@ def test_without_fsspec_the_extra_is_named(url: str) -> None:
         sweep().to_parquet(url)
 
 
+class _Buckets(MemoryFileSystem):
+    """A store in memory whose paths begin with a bucket that must exist."""
+
+    protocol = "buckets"
+    store: dict[str, Any] = {}  # noqa: RUF012 -- as in the class above
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("buckets://").strip("/")
+
+    def info(self, path: str, **options: Any) -> Any:
+        if path == "misspelt":
+            raise FileNotFoundError(path)
+        return {"name": path, "size": 0, "type": "directory"}
+
+
+def test_no_bucket_is_made_of_a_misspelt_name() -> None:
+    fsspec.register_implementation("buckets", _Buckets, clobber=True)
+    with pytest.raises(OutputError, match="FileNotFoundError: misspelt"):
+        write("buckets://misspelt/out")
+    assert not _Buckets.store
+
+
 def test_nothing_at_a_url_is_no_dataset(url: str) -> None:
     with pytest.raises(OutputError, match="is not a dataset of mlsysim-sweep"):
         dataset.status(url)
