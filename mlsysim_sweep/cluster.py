@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlsysim_sweep.dataset import Finished, Options, Part, Runner, write_part
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 _TIMEOUT = 10
 """Seconds that a scheduler has to answer."""
 
+_PATIENCE = 30
+"""Seconds without a finished part after which a cluster without workers is said to have none."""
+
+_LOG = logging.getLogger(__name__)
+
 
 def on_dask(client: Client) -> Runner:
     """A runner on the workers of a cluster; they must see the dataset's folder.
@@ -35,8 +41,6 @@ def on_dask(client: Client) -> Runner:
     def run(
         plan: Plan, table: Table, todo: Sequence[Part], where: Place, options: Options
     ) -> Iterator[Finished]:
-        from distributed import as_completed
-
         shared = where.absolute()
         mark = uuid.uuid4().hex[:8]
 
@@ -45,28 +49,68 @@ def on_dask(client: Client) -> Runner:
             key = f"mlsysim-part-{part.number}-{mark}"
             return client.submit(_write, mark, plan, part, shared, options, key=key, pure=False)
 
-        waiting = iter(todo)
-        # One part a thread: one that waits beside a part that kills its worker is blamed too.
-        first = list(itertools.islice(waiting, max(1, sum(client.nthreads().values()))))
-        under_way = {submit(part): part for part in first}
-        stream = as_completed(list(under_way))
         failed: list[tuple[Part, BaseException]] = []
-        for future in stream:
-            part = under_way.pop(future)
-            error = future.exception()
-            if error is None:
-                yield future.result()
-            else:
-                failed.append((part, error))
-            future.release()
-            for following in itertools.islice(waiting, 1):
-                added = submit(following)
-                under_way[added] = following
-                stream.add(added)
+        with _lost_scheduler_said(where):
+            for part, future in _in_turn(client, submit, todo):
+                error = future.exception()
+                if error is None:
+                    yield future.result()
+                else:
+                    failed.append((part, error))
+                future.release()
         if failed:
             raise _failure(plan, where, failed)
 
     return run
+
+
+def _in_turn(
+    client: Client, submit: Callable[[Part], Any], todo: Iterable[Part]
+) -> Iterator[tuple[Part, Any]]:
+    """Parts as they are done, one under way for each thread that the cluster has at the time.
+
+    No more than that: one that waits beside a part that kills its worker is blamed with it.
+    """
+    from distributed import wait
+
+    waiting = iter(todo)
+    under_way: dict[Any, Part] = {}
+    while True:
+        threads = sum(client.nthreads().values())
+        free = max(1, threads) - len(under_way)
+        under_way |= {submit(part): part for part in itertools.islice(waiting, max(0, free))}
+        if not under_way:
+            return
+        try:
+            done = wait(list(under_way), timeout=_PATIENCE, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            if not threads:
+                _LOG.warning("the cluster has no workers yet, or none any more: waiting")
+            continue
+        for future in done:
+            yield under_way.pop(future), future
+
+
+@contextlib.contextmanager
+def _lost_scheduler_said(where: Place) -> Iterator[None]:
+    """Say that the scheduler is gone, and what is left.
+
+    Raises
+    ------
+    OutputError
+        In place of what Dask raises then.
+    """
+    from distributed import CancelledError
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except (CancelledError, CommClosedError) as error:
+        raise OutputError(
+            where,
+            f"the Dask scheduler was lost: {type(error).__name__}",
+            "finished parts are kept; start a cluster and give --resume",
+        ) from error
 
 
 _TABLES: dict[str, Table] = {}

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xarray
 
 import mlsysim_sweep as ms
 from mlsysim_sweep import cluster, dataset
 from mlsysim_sweep.errors import Mistake, OutputError
-from tests.test_dataset import PART_POINTS, rows, same, sweep
+from tests.test_dataset import AXES, INPUTS, PART_POINTS, rows, same, sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
@@ -32,7 +40,7 @@ def client() -> Iterator[Any]:
         yield connected
 
 
-def write(folder: Path, client: Any, **options: Any) -> None:
+def write(folder: str | Path, client: Any, **options: Any) -> None:
     runner = cluster.on_dask(client)
     dataset.write_dataset(sweep()._plan, folder, runner=runner, part_points=PART_POINTS, **options)
 
@@ -49,52 +57,107 @@ def test_workers_write_the_bytes_that_threads_write(client: Any, tmp_path: Path)
     assert (found.complete, found.strangers) == (True, ())
 
 
-def _once_killed(mark: Path, original: Any, *arguments: Any) -> Any:
-    """Write a part; the first call for part 2 kills its worker after the file is in place."""
-    done = original(*arguments)
-    if arguments[2].number == 2 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
+def test_workers_write_to_a_url(client: Any, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/out"
+    write(url, client)
+    found = pa.concat_tables(pq.read_table(file) for file in dataset.files(url))
+    assert same(found, sweep().arrow())
+    assert dataset.status(url, hashes=True).complete
 
 
-@pytest.mark.faults
-def test_a_lost_worker_costs_its_parts_only(client: Any, tmp_path: Path) -> None:
-    killing = functools.partial(_once_killed, tmp_path / "mark", cluster._write)
-    with mock.patch.object(cluster, "_write", killing):
-        write(tmp_path / "out", client)
-    assert (tmp_path / "mark").exists()
-    found = dataset.status(tmp_path / "out", hashes=True)
+def _planted(fault: Callable[[Any], None], *, after: bool = False) -> Any:
+    """Workers that run ``fault`` on each part, before or after they write it.
+
+    A function inside a function travels by value: workers cannot import the tests.
+    """
+
+    def write(*arguments: Any) -> Any:
+        from mlsysim_sweep.cluster import _write
+
+        if not after:
+            fault(arguments[2])
+        done = _write(*arguments)
+        if after:
+            fault(arguments[2])
+        return done
+
+    return mock.patch.object(cluster, "_write", write)
+
+
+def _whole(folder: Path) -> bool:
+    """Whether every part is there once, and all rows are as they should be."""
+    found = dataset.status(folder, hashes=True)
     assert (found.complete, found.finished, found.strangers) == (True, found.parts, ())
-    assert same(rows(tmp_path / "out"), sweep().arrow())
+    return same(rows(folder), sweep().arrow())
 
 
-def _always_fails(original: Any, *arguments: Any) -> Any:
-    if arguments[2].number == 2:
+@pytest.mark.parametrize("after", [False, True])
+def test_a_worker_that_is_killed_once_costs_its_part_only(
+    client: Any, tmp_path: Path, after: bool
+) -> None:
+    """Before the part is written, and between its file and the message that it is done."""
+    mark = str(tmp_path / "mark")
+
+    def once(part: Any) -> None:
+        if part.number == 2 and not os.path.exists(mark):
+            with open(mark, "w"):
+                os.kill(os.getpid(), 9)
+
+    with _planted(once, after=after):
+        write(tmp_path / "out", client)
+    assert os.path.exists(mark)
+    assert _whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_may_be_lost_at_any_time(client: Any, tmp_path: Path, number: int) -> None:
+    client.wait_for_workers(2, timeout=20)
+    victims = list(client.run(os.getpid).values())[:1]
+
+    def lost(_: int) -> None:
+        if victims:
+            os.kill(victims.pop(), number)
+
+    write(tmp_path / "out", client, progress=lost)
+    assert not victims
+    assert _whole(tmp_path / "out")
+
+
+def _fails(part: Any) -> None:
+    if part.number == 2:
         raise RuntimeError("planted")
-    return original(*arguments)
 
 
-def _always_kills(original: Any, *arguments: Any) -> Any:
-    if arguments[2].number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments)
+def _kills(part: Any) -> None:
+    if part.number == 2:
+        os.kill(os.getpid(), 9)
 
 
-@pytest.mark.faults
+def _by_value(function: Any) -> Any:
+    """The same function, without a module to import it from."""
+    return types.FunctionType(function.__code__, {"os": os, "__builtins__": __builtins__})
+
+
+def _refuses(part: Any) -> None:
+    from mlsysim_sweep.errors import OutputError
+
+    if part.number == 2:
+        raise OutputError("s3://bucket/out", "planted")
+
+
 @pytest.mark.parametrize(
-    ("planted", "named"),
+    ("fault", "named"),
     [
-        (_always_fails, "RuntimeError: planted"),
-        (_always_kills, "KilledWorker"),
+        (_fails, "RuntimeError: planted"),
+        (_kills, "KilledWorker"),
+        (_refuses, "OutputError: s3://bucket/out: planted"),
     ],
 )
 def test_a_part_that_cannot_be_written_is_named_and_the_rest_kept(
-    client: Any, tmp_path: Path, planted: Any, named: str
+    client: Any, tmp_path: Path, fault: Any, named: str
 ) -> None:
-    failing = functools.partial(planted, cluster._write)
     with (
-        mock.patch.object(cluster, "_write", failing),
+        _planted(_by_value(fault)),
         pytest.raises(OutputError, match=r"part 2 \(points 800 to 1,199\)") as caught,
     ):
         write(tmp_path / "out", client)
@@ -102,7 +165,127 @@ def test_a_part_that_cannot_be_written_is_named_and_the_rest_kept(
     found = dataset.status(tmp_path / "out")
     assert (found.finished, found.complete) == (found.parts - 1, False)
     write(tmp_path / "out", client, resume=True)
-    assert same(rows(tmp_path / "out"), sweep().arrow())
+    assert _whole(tmp_path / "out")
+
+
+_CLIENT = """
+import os, sys
+from distributed import Client, LocalCluster
+import mlsysim_sweep as ms
+from mlsysim_sweep import cluster, dataset
+
+def die(_):
+    os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    folder, inputs, axes, feasible, part_points = eval(sys.argv[1], {})
+    made = ms.Sweep(inputs=inputs, axes=axes, feasible=feasible)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as local:
+        with Client(local) as client:
+            runner = cluster.on_dask(client)
+            dataset.write_dataset(
+                made._plan, folder, runner=runner, part_points=part_points, progress=die
+            )
+"""
+
+
+def test_a_client_that_is_killed_is_taken_over_from_its_journal(tmp_path: Path) -> None:
+    script, folder = tmp_path / "client.py", tmp_path / "out"
+    script.write_text(_CLIENT)
+    asked = repr((str(folder), INPUTS, AXES, {"where": "efficiency > 0.5"}, PART_POINTS))
+    ended = subprocess.run([sys.executable, "-P", str(script), asked], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    before = dataset.status(folder)
+    assert 0 < before.finished < before.parts
+    assert not before.complete
+    runner = dataset.on_threads(1)
+    dataset.write_dataset(
+        sweep()._plan, folder, runner=runner, part_points=PART_POINTS, resume=True
+    )
+    assert _whole(folder)
+
+
+@contextlib.contextmanager
+def _scheduler(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A scheduler in a process of its own, with one worker."""
+    from distributed.cli import dask_scheduler, dask_worker
+
+    file = tmp_path / "scheduler.json"
+    common = ["--no-dashboard", "--scheduler-file", str(file)]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    python = [sys.executable, "-P", "-m"]
+    scheduler = subprocess.Popen(
+        [*python, dask_scheduler.__name__, "--host", "127.0.0.1", "--port", "0", *common], **quiet
+    )
+    worker = subprocess.Popen(
+        [*python, dask_worker.__name__, "--nthreads", "1", "--no-nanny", *common[:1], *common[1:]],
+        **quiet,
+    )
+    try:
+        while not file.exists() or not file.read_text().strip():
+            time.sleep(0.05)
+        yield json.loads(file.read_text())["address"], scheduler
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
+
+
+def test_a_lost_scheduler_is_said_and_finished_parts_are_kept(tmp_path: Path) -> None:
+    with _scheduler(tmp_path) as (address, scheduler), cluster.connected(address, None) as client:
+
+        def lost(_: int) -> None:
+            scheduler.kill()
+
+        with pytest.raises(OutputError, match=r"the Dask scheduler was lost.*give --resume"):
+            write(tmp_path / "out", client, progress=lost)
+    before = dataset.status(tmp_path / "out")
+    assert 0 < before.finished < before.parts
+    runner = dataset.on_threads(1)
+    dataset.write_dataset(
+        sweep()._plan, tmp_path / "out", runner=runner, part_points=PART_POINTS, resume=True
+    )
+    assert _whole(tmp_path / "out")
+
+
+def test_a_cluster_without_workers_is_waited_for_and_said_to_have_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0") as local,
+        Client(local) as connected,
+        mock.patch.object(cluster, "_PATIENCE", 0.2),
+    ):
+        later = threading.Timer(1, local.scale, (2,))
+        later.start()
+        write(tmp_path / "out", connected)
+        later.join()
+    assert "the cluster has no workers yet" in caplog.text
+    assert _whole(tmp_path / "out")
+
+
+def test_as_many_parts_are_under_way_as_the_cluster_has_threads() -> None:
+    """Also when threads join after the first part was given out, as jobs of a queue do."""
+    threads, under_way, seen = [0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1], [0], []
+
+    class Cluster:
+        def nthreads(self) -> dict[str, int]:
+            return {"worker": threads.pop(0)}
+
+    def submit(part: Any) -> Any:
+        under_way[0] += 1
+        return part
+
+    def wait(futures: Any, **_: Any) -> Any:
+        seen.append(len(futures))
+        return types.SimpleNamespace(done=futures[:1])
+
+    with mock.patch("distributed.wait", wait):
+        found = [part for part, _ in cluster._in_turn(Cluster(), submit, range(8))]
+    assert sorted(found) == list(range(8))
+    assert seen == [1, 1, 3, 3, 2, 1, 1, 1]
 
 
 def test_a_sweep_takes_a_client(client: Any, tmp_path: Path) -> None:

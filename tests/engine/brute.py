@@ -96,3 +96,19 @@ def decided(plan: Plan, values: Values) -> list[Array]:
     known = meanings(plan)
     with np.errstate(all="ignore"):
         return [np.broadcast_to(known[rule.name](values), plan.grid.shape) for rule in plan.rules]
+
+
+def all_of(rules: list[Array], plan: Plan) -> Array:
+    """Where all of them hold."""
+    return np.asarray(np.logical_and.reduce([np.ones(plan.grid.shape, bool), *rules]))
+
+
+def survivors(plan: Plan) -> dict[str, Array]:
+    """The columns of a table, by filtering everything everywhere."""
+    values = everywhere(plan)
+    holds = all_of(decided(plan, values), plan)
+    found = {name: values[name][holds] for name in plan.grid.columns}
+    for axis in plan.grid.axes:
+        position = np.nonzero(holds)[plan.grid.dims.index(axis.name)]
+        found |= {name: labels[position] for name, labels in axis.labels.items()}
+    return found

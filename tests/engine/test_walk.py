@@ -19,33 +19,19 @@ from mlsysim_sweep.engine.mesh import Points, _spread
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Walk, explain
 from tests import strategies
-from tests.engine.brute import WHERE, Array, Values, decided, everywhere, spread
+from tests.engine.brute import WHERE, all_of, decided, everywhere, spread, survivors
 
 BLOCKS = (1, 7, 1000, 10**9)
 sweeps = strategies.sweeps(tuple(WHERE))
-
-
-def filtered(plan: Plan, values: Values, holds: Array) -> dict[str, Any]:
-    """The columns of a table, by filtering everything everywhere."""
-    found = {name: values[name][holds] for name in plan.grid.columns}
-    for axis in plan.grid.axes:
-        position = np.nonzero(holds)[plan.grid.dims.index(axis.name)]
-        found |= {name: labels[position] for name, labels in axis.labels.items()}
-    return found
-
-
-def all_of(rules: list[Array], plan: Plan) -> Array:
-    return np.asarray(np.logical_and.reduce([np.ones(plan.grid.shape, bool), *rules]))
 
 
 @settings(max_examples=100)
 @given(sweeps)
 def test_a_table_is_the_filtered_grid(asked: dict[str, Any]) -> None:
     grid = ms.Sweep(**asked).grid
-    values = everywhere(Plan(grid))
+    expected = survivors(Plan(grid))
     for block_points in BLOCKS:
         plan = Plan(grid, block_points)
-        expected = filtered(plan, values, all_of(decided(plan, values), plan))
         table = store.to_pandas(store.table(plan))
         assert tuple(table.columns) == grid.axis_columns + grid.columns
         for name, column in expected.items():
