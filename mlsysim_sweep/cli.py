@@ -159,6 +159,10 @@ def run(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to stay within, such as 2 GB.")
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Go on with a grid beyond max_points, or a disk too small."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
@@ -166,7 +170,7 @@ def run(
 ) -> None:
     """Evaluate a sweep and save the feasible layouts to Parquet."""
     with _exits():
-        sweep = _sweep(spec, settings, axes)
+        sweep = _sweep(spec, settings, axes, _COUNTABLE if force else None)
         if dry_run:
             _print_plan(sweep, as_json)
             return
@@ -186,6 +190,7 @@ def run(
                 workers=workers,
                 client=client,
                 memory=memory,
+                force=force,
                 progress=progress,
             )
         funnel = saved.funnel if saved.rows else sweep.funnel()
@@ -325,7 +330,13 @@ def _root(
 # --- reading arguments ---------------------------------------------------------------------------
 
 
-def _sweep(spec: str, settings: Sequence[str], axes: Sequence[str]) -> Sweep:
+_COUNTABLE = 2**63 - 1
+"""Points that positions can count: the most that --force allows."""
+
+
+def _sweep(
+    spec: str, settings: Sequence[str], axes: Sequence[str], max_points: int | None = None
+) -> Sweep:
     from mlsysim_sweep.grids.spec import FEASIBLE_KEYS
     from mlsysim_sweep.sweep import Sweep
     from mlsysim_sweep.vocabulary import VOCABULARY
@@ -343,7 +354,7 @@ def _sweep(spec: str, settings: Sequence[str], axes: Sequence[str]) -> Sweep:
             raise Mistake("--set", f"unknown input {shown(name)}", f"feasible.{name}={value}")
         chosen[name] = value
     changed = dict(_axis(text) for text in axes)
-    return Sweep.load(spec, inputs=inputs, axes=changed, feasible=feasible)
+    return Sweep.load(spec, inputs=inputs, axes=changed, feasible=feasible, max_points=max_points)
 
 
 def _pair(text: str, option: str) -> tuple[str, Any]:

@@ -213,6 +213,7 @@ def write_dataset(
     runner: Runner,
     resume: bool = False,
     overwrite: bool = False,
+    force: bool = False,
     partition: str | None = None,
     part_points: int = PART_POINTS,
     rows: int = ROW_GROUP_ROWS,
@@ -220,7 +221,7 @@ def write_dataset(
 ) -> Funnel:
     """Write the survivors of a grid as parts in a folder or at a URL.
 
-    What is there is complete and journaled.
+    What is there is complete and journaled. ``force`` begins although the disk seems too small.
 
     Raises
     ------
@@ -230,21 +231,21 @@ def write_dataset(
     """
     where = at(path)
     if overwrite and isinstance(where, Folder) and where.path.exists():
-        options = {"partition": partition, "part_points": part_points, "rows": rows}
+        options = {"partition": partition, "part_points": part_points, "rows": rows, "force": force}
         return _replaced(plan, where.path, runner=runner, progress=progress, **options)
     if overwrite and isinstance(where, Remote) and where.exists():
         raise OutputError(where, "exists already", "remove it first, or name another")
     asked = question(plan, part_points, partition)
     todo = parts(plan, part_points, partition)
+    table = Table.of(plan)
+    if isinstance(where, Folder) and not (force or where.path.exists()):
+        check_room(plan, table, where.path)
     try:
         with where.opened(resume=resume) as (log, records):
             if records:
                 _same_question(where, records[0]["question"], asked)
             else:
                 log.append({"question": asked})
-            table = Table.of(plan)
-            if isinstance(where, Folder):
-                check_room(plan, table, where.path)
             finished = _sound(where, records)
             left = [part for part in todo if part.number not in finished]
             seen = sum(size(part.slab) for part in todo if part.number in finished)

@@ -68,7 +68,7 @@ def check_room(plan: Plan, table: Table, path: Path) -> None:
         raise OutputError(
             path,
             f"no room to write: at least {least:,} bytes needed, {free:,} bytes free",
-            "ask for fewer columns, filter more, or write elsewhere",
+            "ask for fewer columns, filter more, write elsewhere, or go on with --force",
         )
 
 
@@ -214,7 +214,7 @@ def best(
     for path in paths if k > 0 else ():
         with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
             for group in range(file.metadata.num_row_groups):
-                values = file.read_row_group(group, [by]).column(by).to_numpy()
+                values = _read(file, group, [by]).column(by).to_numpy()
                 found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
                 ranked = sorted(ranked + found, key=lambda row: row[0])[:k]
     return [{**_in_folder(path, partition), **_row(path, group, i)} for _, path, group, i in ranked]
@@ -237,8 +237,16 @@ def _smallest(values: Values, k: int) -> Values:
 
 def _row(path: Path | str, group: int, i: int) -> dict[str, Any]:
     with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
-        found: dict[str, Any] = file.read_row_group(group).slice(i, 1).to_pylist()[0]
+        found: dict[str, Any] = _read(file, group).slice(i, 1).to_pylist()[0]
     return found
+
+
+def _read(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+    """A row group of an open Python file, read by this thread alone.
+
+    A thread of Arrow's that still holds a Python object when Python ends aborts the process.
+    """
+    return file.read_row_group(group, columns, use_threads=False)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -251,12 +259,13 @@ def write(
     overwrite: bool,
     workers: int = 1,
     memory: float | None = None,
+    force: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Funnel:
     """Stream the survivors of a grid to one Parquet file, which appears only when it is complete.
 
-    ``memory`` bounds the bytes of memory used; ``progress`` is called with the points visited,
-    after each block.
+    ``memory`` bounds the bytes of memory used; ``force`` begins although the disk seems too small;
+    ``progress`` is called with the points visited, after each block.
 
     Raises
     ------
@@ -267,7 +276,8 @@ def write(
     rows = group_rows(plan, memory, groups=1 if workers == 1 else 2)
     with staged(path, overwrite=overwrite) as staging:
         walk = Walk(plan, progress=progress)
-        check_room(plan, walk.table, path)
+        if not force:
+            check_room(plan, walk.table, path)
         with staging.open("wb") as sink:
             write_rows(walk, sink, workers, rows, walk.funnel)
             sync(sink)

@@ -22,7 +22,7 @@ from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.run import Table, explain
 from mlsysim_sweep.errors import Mistake, OutputError
 from mlsysim_sweep.grids.grid import Grid, build, notes, resolved_inputs
-from mlsysim_sweep.grids.spec import Spec, load, read_columns
+from mlsysim_sweep.grids.spec import Spec, load, read_columns, read_max_points
 from mlsysim_sweep.remote import is_url
 
 if TYPE_CHECKING:
@@ -200,11 +200,12 @@ class Sweep:
         inputs: Mapping[str, Any] | None = None,
         axes: Mapping[str, Any] | None = None,
         feasible: Mapping[str, Any] | None = None,
+        max_points: float | None = None,
     ) -> Sweep:
         """A sweep from a bundled name (``mlsysim-sweep list grids``) or the path of a TOML file.
 
         ``inputs``, ``axes`` and ``feasible`` change it before it is checked, as :meth:`variant`
-        does: they may give what the file lacks.
+        does: they may give what the file lacks. ``max_points`` takes the place of the file's.
 
         Raises
         ------
@@ -215,7 +216,8 @@ class Sweep:
         Sweep('gpt3-1k-h100': 1,376,256 points = accelerator 4 x tp 4 x pp 12 x dp 1,024 x
               microbatches 7)
         """
-        return cls._of(load(source).variant(inputs, axes, feasible), formulas)
+        changes = {} if max_points is None else {"max_points": read_max_points(max_points)}
+        return cls._of(load(source).variant(inputs, axes, feasible, **changes), formulas)
 
     def variant(
         self,
@@ -324,6 +326,7 @@ class Sweep:
         workers: int | None = None,
         client: Any = None,
         memory: str | float | None = None,
+        force: bool = False,
         progress: Callable[[int], None] | None = None,
         best: int = 5,
     ) -> Saved:
@@ -347,6 +350,8 @@ class Sweep:
             A ``dask.distributed.Client`` whose workers write the parts of a folder that they share.
         memory
             Memory to stay within, such as ``"2 GB"``; by default an eighth of the machine's.
+        force
+            Begin although the disk seems too small for the result.
         progress
             Called with the number of points visited.
         best
@@ -367,7 +372,12 @@ class Sweep:
             if is_folder(path):
                 rows = group_rows(self._plan, budget, groups=threads)
                 runner = _runner(threads, client)
-                options = {"resume": resume, "overwrite": overwrite, "partition": partition}
+                options = {
+                    "resume": resume,
+                    "overwrite": overwrite,
+                    "partition": partition,
+                    "force": force,
+                }
                 funnel, files, size = self._to_folder(path, runner, rows, progress, options)
             else:
                 _refuse_for_file(resume=resume, partition=partition, client=client)
@@ -377,6 +387,7 @@ class Sweep:
                     overwrite=overwrite,
                     workers=threads,
                     memory=budget,
+                    force=force,
                     progress=progress,
                 )
                 files, size = [Path(path)], Path(path).stat().st_size

@@ -117,11 +117,15 @@ def test_too_little_room_is_refused_before_any_work(
     real = os.statvfs(tmp_path)
     full = os.statvfs_result((*real[:4], 10, *real[5:]))
     monkeypatch.setattr(store.os, "statvfs", lambda _: full)
+    walked = store.row_groups
     monkeypatch.setattr(store, "row_groups", None)
     for target in ("out.parquet", "out"):
         with pytest.raises(OutputError, match=r"at least [\d,]+ bytes needed, [\d,]+ bytes free"):
             made.to_parquet(tmp_path / target)
-    assert not (tmp_path / "out.parquet").exists()
+    assert [found.name for found in tmp_path.iterdir()] == ["spec.toml"]
+    monkeypatch.setattr(store, "row_groups", walked)
+    for target in ("out.parquet", "out"):
+        assert made.to_parquet(tmp_path / target, force=True).rows == made.points
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
@@ -276,6 +280,24 @@ def test_an_absurd_grid_is_refused_in_no_time_and_memory(tmp_path: Path) -> None
     assert "years" in done.stderr and "cut " in done.stderr
     assert int(done.stdout) < 200 * 1024
     assert not (tmp_path / "out").exists()
+
+
+_WIDE = {"tp": 10, "pp": 100, "dp": 1000, "microbatches": 10**7}
+
+
+def test_an_absurd_grid_may_be_forced(tmp_path: Path) -> None:
+    """10^13 points, of which three hundred pass filters that each live on few axes."""
+    path = spec(tmp_path, 10)
+    wide = [f"--axis={n}={{range=[1,{size}]}}" for n, size in _WIDE.items()]
+    rules = ["--set=feasible.devices={equal=7}", '--set=feasible.where=["microbatches <= 100"]']
+    command = [*MAIN, "run", str(path), "-o", "out.parquet", *wide, *rules]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert f"{10**13:,} points" in refused.stderr and "give --force" in refused.stderr
+    done = subprocess.run([*command, "--force"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = pq.read_table(tmp_path / "out.parquet", columns=["tp", "pp", "dp"]).to_pylist()
+    assert [tuple(row.values()) for row in found[::100]] == [(1, 1, 7), (1, 7, 1), (7, 1, 1)]
 
 
 def test_a_million_values_in_a_spec(tmp_path: Path) -> None:

@@ -535,6 +535,21 @@ def test_damaged_files_are_refused_and_nothing_worse(path: Path, tmp_path: Path)
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux's /proc")
+def test_arrow_starts_no_threads_for_the_best_rows(path: Path) -> None:
+    """One that holds a Python file when Python ends would abort the process, now and then."""
+    script = """
+import os, sys
+from mlsysim_sweep import store
+before = len(os.listdir("/proc/self/task"))
+found = store.best([sys.argv[1]], "step_time", 3)
+print(len(found), len(os.listdir("/proc/self/task")) - before)
+"""
+    command = [sys.executable, "-P", "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", "0"]
+
+
 def test_nothing_is_pickled(path: Path) -> None:
     assert b"pickle" not in path.read_bytes()
     assert not any(isinstance(field.type, pa.ExtensionType) for field in pq.read_schema(path))

@@ -192,7 +192,7 @@ def _check_count(spec: Spec, groups: Sequence[Sequence[AxisValues]]) -> None:
         f"{points:,} points ({' x '.join(f'{g[0].name} {g[0].count:,}' for g in groups)}), "
         f"{size} of results and about {years:,.2g} years of evaluation",
         f"at most {spec.max_points:,} points: cut {longest.name} ({longest.count:,} values) first, "
-        f"or raise max_points in [sweep]",
+        f"or raise max_points in [sweep], or give --force",
     )
 
 

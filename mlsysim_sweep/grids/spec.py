@@ -163,7 +163,7 @@ class Spec:
             feasible=Feasible.read(_table(given, "feasible")),
             columns=read_columns(output.get("columns", "all")),
             rows=rows,
-            max_points=_points(sweep.get("max_points", MOST_POINTS)),
+            max_points=read_max_points(sweep.get("max_points", MOST_POINTS)),
         )
         spec.check_names()
         return spec
@@ -296,7 +296,14 @@ def read_columns(given: object) -> tuple[str, ...] | None:
     return columns
 
 
-def _points(given: object) -> int:
+def read_max_points(given: object) -> int:
+    """The largest grid accepted, in points.
+
+    Raises
+    ------
+    Mistake
+        If it is no number from 1.
+    """
     if isinstance(given, bool) or not isinstance(given, int | float) or not 1 <= given < math.inf:
         raise Mistake("sweep.max_points", f"{shown(given)} given", "a whole number from 1")
     return int(given)
