@@ -212,7 +212,7 @@ def best(
     """
     ranked: list[tuple[float, Path | str, int, int]] = []
     for path in paths if k > 0 else ():
-        with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
+        with _opened(path) as file:
             for group in range(file.metadata.num_row_groups):
                 values = _read(file, group, [by]).column(by).to_numpy()
                 found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
@@ -236,16 +236,23 @@ def _smallest(values: Values, k: int) -> Values:
 
 
 def _row(path: Path | str, group: int, i: int) -> dict[str, Any]:
-    with remote.opened(path) as raw, pq.ParquetFile(raw) as file:
+    with _opened(path) as file:
         found: dict[str, Any] = _read(file, group).slice(i, 1).to_pylist()[0]
     return found
 
 
-def _read(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
-    """A row group of an open Python file, read by this thread alone.
+@contextlib.contextmanager
+def _opened(path: Path | str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file that no thread of Arrow's reads ahead.
 
-    A thread of Arrow's that still holds a Python object when Python ends aborts the process.
+    One that still holds the Python file when Python ends aborts the process.
     """
+    with remote.opened(path) as raw, pq.ParquetFile(raw, pre_buffer=False) as file:
+        yield file
+
+
+def _read(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+    """A row group, read by this thread alone."""
     return file.read_row_group(group, columns, use_threads=False)
 
 
