@@ -37,7 +37,9 @@ class Box:
         self.slices = dict(zip(plan.grid.dims, slices, strict=True))
         self.shape = tuple(s.stop - s.start for s in slices)
         self._lengths = dict(zip(plan.grid.dims, self.shape, strict=True))
-        self._values: dict[str, Array] = {}
+        # What is the same in every block is found once, and handed to each as it begins.
+        self._fixed: dict[str, Array] = full._fixed if full is not None else {}
+        self._values = self._fixed.copy()
 
     @property
     def points(self) -> int:
@@ -58,9 +60,12 @@ class Box:
 
     def __call__(self, name: str) -> Array:
         """Values of an input or quantity on the open mesh."""
-        if name not in self._values:
-            self._values[name] = self._evaluate(name)
-        return self._values[name]
+        found = self._values.get(name)
+        if found is None:
+            found = self._values[name] = self._evaluate(name)
+            if found.size == 1 and not self.plan.dims[name]:
+                self._fixed[name] = found
+        return found
 
     def _evaluate(self, name: str) -> Array:
         given = self.plan.grid.fields.get(name)
