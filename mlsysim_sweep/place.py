@@ -23,6 +23,7 @@ import datetime
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import socket
 import stat
@@ -130,7 +131,7 @@ class Folder:
             file = self.path / _JOURNAL
             records, sound = journal.read(file) if file.exists() else ([], 0)
             shutil.rmtree(self.path / _STAGING, ignore_errors=True)
-            (self.path / _STAGING).mkdir()
+            (self.path / _STAGING).mkdir(exist_ok=True)
             log = journal.Journal(file, sound)
             try:
                 yield log, records
@@ -139,8 +140,9 @@ class Folder:
 
     def put(self, file: str, encode: Encode) -> tuple[int, str] | None:
         """Write beside the parts, and move in what is whole and on the disk."""
-        owner = f"{socket.gethostname()}-{os.getpid()}"
-        staging = self.path / _STAGING / f"{file.replace('/', '%')}.{owner}.tmp"
+        # A worker may still write a part that an interrupted run asked of it when the run that
+        # goes on asks it for the same part: each writing has a file of its own.
+        staging = self.path / _STAGING / f"{file.replace('/', '%')}.{secrets.token_hex(8)}.tmp"
         with staging.open("wb") as raw:
             sink = Hashing(raw)
             is_wanted = encode(sink)
