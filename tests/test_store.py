@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -389,24 +390,28 @@ def test_a_kill_leaves_the_old_file_or_none(tmp_path: Path, block: int, old: byt
                 pq.read_metadata(left)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def no_large_files() -> Iterator[None]:
-    """No file may grow beyond 4 kB: a full disk, as a process sees it."""
+    """No file may grow beyond 4 kB: a full disk, as a process sees it.
+
+    Only around the writing: pytest's own report may go to a file that is longer.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.usefixtures("no_large_files")
 @pytest.mark.parametrize("old", [False, True])
 def test_no_room(plan: Plan, tmp_path: Path, old: bool) -> None:
     target = tmp_path / "out.parquet"
     if old:
         target.write_bytes(b"old")
-    with pytest.raises(ms.OutputError) as caught:
+    with no_large_files(), pytest.raises(ms.OutputError) as caught:
         store.write(plan, target, overwrite=old)
     assert str(caught.value).startswith(f"{target}: no room to write: {os.strerror(errno.EFBIG)} (")
     assert "bytes free); free some space, or write elsewhere" in str(caught.value)
