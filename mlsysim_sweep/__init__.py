@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlsysim_sweep.answers import pareto_front, top
     from mlsysim_sweep.catalog import Catalog
     from mlsysim_sweep.constraints import Funnel, RuleError
     from mlsysim_sweep.declare import DeclarationError, Floats, Ints, output
@@ -34,7 +35,9 @@ _HOMES = {
     "Sweep": "sweep",
     "from_mlsysim": "interop",
     "output": "declare",
+    "pareto_front": "answers",
     "read_document": "store",
+    "top": "answers",
 }
 
 __all__ = [
@@ -51,7 +54,9 @@ __all__ = [
     "Sweep",
     "from_mlsysim",
     "output",
+    "pareto_front",
     "read_document",
+    "top",
 ]
 
 

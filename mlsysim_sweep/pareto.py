@@ -28,6 +28,8 @@ _PIVOTS = 16
 _BLOCK = 2**15
 _CHUNK = 384
 _BUCKETED = 2**20
+_WAITING = 2**15
+_JUDGES = 2**7
 _MANY = 2**12
 """Beyond this many points that few strong ones do not drop, moocore decides four costs and more."""
 
@@ -100,48 +102,81 @@ def layers(costs: Columns, rank: int, *, distinct: bool = False) -> tuple[Array,
 
 
 class Front:
-    """The front of all points added so far: ``costs``, ``ids`` and ``ranks`` of its points.
+    """The front of all points added so far; more exactly, of their first ``rank`` fronts.
 
     The front of a union is the front of the union of fronts, so that a set of any size is seen
-    part by part. Points are to be added in the order of their ids.
+    part by part. Points wait until there are as many as on the front, so that each is compared a
+    few times only, however large the front is.
     """
 
     def __init__(self, rank: int = 1, *, distinct: bool = False) -> None:
-        self.rank, self.distinct = rank, distinct
-        self.costs: list[Array] = []
-        self.ids = np.empty(0, np.int64)
-        self.ranks = np.empty(0, np.int64)
+        self._rank, self._distinct = rank, distinct
+        self._waiting: list[tuple[list[Array], Array]] = []
+        self._count = 0
+        self._ranks = np.empty(0, np.int64)
+        self._filter: list[Array] = []
+
+    def prime(self, costs: Columns) -> None:
+        """Judge by these points too, which are of the set but are not added now: a sample."""
+        self._sharpen(*_picked(costs, self._rank))
 
     def add(self, costs: Columns, ids: Array) -> None:
-        """Take in more points; those that are no longer on the front are dropped."""
-        places, ranks = layers(costs, self.rank, distinct=self.distinct)
-        costs, ids = [cost[places] for cost in costs], ids[places]
-        if self.costs:
-            costs = [np.concatenate(pair) for pair in zip(self.costs, costs, strict=True)]
-            ids = np.concatenate([self.ids, ids])
-            places, ranks = layers(costs, self.rank, distinct=self.distinct)
-            costs, ids = [cost[places] for cost in costs], ids[places]
-        self.costs, self.ids, self.ranks = list(costs), ids, ranks
+        """Take in more points; of equal ones the smallest ids are the first."""
+        self._waiting.append(([np.array(cost) for cost in costs], ids))
+        self._count += len(ids)
+        if self._count > 2 * len(self._ranks) + _WAITING:
+            self._join()
 
-    def drops(self, corners: Columns) -> Array:
-        """Which groups of points hold none of the front, judged by their smallest costs; a mask.
+    def result(self) -> tuple[list[Array], Array, Array]:
+        """Costs, ids and ranks, by id."""
+        self._join()
+        return (*self._waiting[0], self._ranks) if self._waiting else ([], self._ranks, self._ranks)
 
-        A point of the last front that is kept dominates all points of such a group.
+    def _join(self) -> None:
+        if not self._waiting:
+            return
+        parts = [costs for costs, _ in self._waiting]
+        ids = np.concatenate([ids for _, ids in self._waiting])
+        order = np.argsort(ids, kind="stable")
+        costs = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
+        places, self._ranks = layers(costs, self._rank, distinct=self._distinct)
+        costs = [cost[places] for cost in costs]
+        self._waiting = [(costs, ids[order][places])]
+        self._count = len(places)
+        self._sharpen(costs, self._ranks)
+
+    def _sharpen(self, costs: Columns, ranks: Array) -> None:
+        """Judge by the last front: that all its points dominate leaves no room for what they do."""
+        last = [cost[ranks == self._rank] for cost in costs]
+        if self._filter:
+            last = [np.concatenate(pair) for pair in zip(self._filter, last, strict=True)]
+        kept = non_dominated(last, distinct=True)
+        kept = kept[np.argsort(last[0][kept])]
+        if len(costs) > 2:
+            kept = kept[:: len(kept) // _JUDGES + 1]
+        self._filter = [cost[kept] for cost in last]
+
+    def drops(self, costs: Columns) -> Array:
+        """Which points, or groups of points by their smallest costs, are surely not on the front.
+
+        Not all are found that are not, except with two costs and all points added up to now.
         """
-        last = self.ranks == self.rank
-        if not last.any():
-            return np.zeros(len(corners[0]), bool)
-        front = [cost[last] for cost in self.costs]
-        if len(corners) == 2:
-            return _two_dominated(*corners, *front)
-        return _dominated(corners, front)
+        if not self._filter or not len(self._filter[0]):
+            return np.zeros(len(costs[0]), bool)
+        if len(costs) == 2:
+            return _above(*costs, *self._filter)
+        return _dominated(costs, self._filter)
 
 
-def _two_dominated(x: Array, y: Array, front_x: Array, front_y: Array) -> Array:
-    order = np.lexsort((-front_y if front_y.dtype.kind == "f" else ~front_y, front_x))
-    front_x, front_y = front_x[order], front_y[order]
-    step = np.searchsorted(front_x, x, side="right") - 1
-    lower = (front_y[step] < y) | ((front_y[step] == y) & (front_x[step] < x))
+def _picked(costs: Columns, rank: int) -> tuple[list[Array], Array]:
+    places, ranks = layers(costs, rank)
+    return [cost[places] for cost in costs], ranks
+
+
+def _above(x: Array, y: Array, stairs_x: Array, stairs_y: Array) -> Array:
+    """Which points are dominated by a step of a front of two costs, by ascending ``x``."""
+    step = np.searchsorted(stairs_x, x, side="right") - 1
+    lower = (stairs_y[step] < y) | ((stairs_y[step] == y) & (stairs_x[step] < x))
     found: Array = lower & (step >= 0)
     return found
 
@@ -413,15 +448,18 @@ def _moocore() -> Any:
 
 
 def _floats(costs: Columns) -> Array:
-    """Costs as rows of floats; whole numbers that a float cannot hold as their ranks."""
+    """Costs as rows of finite floats: what a float does not hold, as its rank.
+
+    moocore 0.3 takes some points with an infinite cost for equal.
+    """
     return np.column_stack([_float(cost) for cost in costs])
 
 
 def _float(cost: Array) -> Array:
     floats = cost.astype(np.float64)
-    if cost.dtype.kind in "iu" and np.abs(floats).max() >= 2**53:
-        return np.unique(cost, return_inverse=True)[1].astype(np.float64)
-    return floats
+    if np.abs(floats).max() < (2**53 if cost.dtype.kind in "iu" else np.inf):
+        return floats
+    return np.unique(cost, return_inverse=True)[1].astype(np.float64)
 
 
 def _compared(unique: Columns) -> Array:

@@ -38,7 +38,7 @@ from mlsysim_sweep import journal, remote
 from mlsysim_sweep.errors import OutputError
 from mlsysim_sweep.store import sync
 
-_JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
+JOURNAL, _LOCK, _DATA, _STAGING = "journal.jsonl", "lock", "data", "staging"
 _CHUNK = 2**20
 
 Records = list[dict[str, Any]]
@@ -128,7 +128,7 @@ class Folder:
             raise OutputError(self.path, "exists already", fix)
         (self.path / _DATA).mkdir(parents=True, exist_ok=True)
         with locked(self.path):
-            file = self.path / _JOURNAL
+            file = self.path / JOURNAL
             records, sound = journal.read(file) if file.exists() else ([], 0)
             shutil.rmtree(self.path / _STAGING, ignore_errors=True)
             (self.path / _STAGING).mkdir(exist_ok=True)
@@ -164,7 +164,7 @@ class Folder:
         OutputError
             If there is no journal, or it is damaged.
         """
-        file = self.path / _JOURNAL
+        file = self.path / JOURNAL
         if not file.is_file():
             raise OutputError(self.path, "is not a dataset of mlsysim-sweep: it has no journal")
         return journal.read(file)[0]

@@ -27,6 +27,7 @@ from mlsysim_sweep import remote
 from mlsysim_sweep.constraints import Funnel
 from mlsysim_sweep.engine.budget import ROW_GROUP_ROWS, group_rows, rows_at_most
 from mlsysim_sweep.engine.mesh import Array as Values
+from mlsysim_sweep.engine.mesh import Points, whole
 from mlsysim_sweep.engine.plan import Plan
 from mlsysim_sweep.engine.pool import Here, threads
 from mlsysim_sweep.engine.rows import RowGroup, row_groups
@@ -148,6 +149,15 @@ def table(plan: Plan) -> pa.Table:
     return rows.replace_schema_metadata(metadata(plan, walk.funnel()))
 
 
+def rows_at(plan: Plan, ids: Values) -> pa.Table:
+    """Some points of a grid in full, by their positions in it, in the order given."""
+    shape, points = schema(plan), Points(whole(plan), ids)
+    group = RowGroup(plan, shape.names, len(ids))
+    group.fill(points, group.take(points))
+    arrays = [_array(plan, group, field) for field in shape]
+    return pa.Table.from_arrays(arrays, schema=shape.with_metadata(metadata(plan, None)))
+
+
 # --- metadata ------------------------------------------------------------------------------------
 
 
@@ -216,9 +226,9 @@ def best(
     """
     ranked: list[tuple[float, Path | str, int, int]] = []
     for path in paths if k > 0 else ():
-        with _opened(path) as file:
+        with opened(path) as file:
             for group in range(file.metadata.num_row_groups):
-                values = _read(file, group, [by]).column(by).to_numpy()
+                values = read_group(file, group, [by]).column(by).to_numpy()
                 found = [(float(values[i]), path, group, int(i)) for i in _smallest(values, k)]
                 ranked = sorted(ranked + found, key=lambda row: row[0])[:k]
     return [{**_in_folder(path, partition), **_row(path, group, i)} for _, path, group, i in ranked]
@@ -240,13 +250,13 @@ def _smallest(values: Values, k: int) -> Values:
 
 
 def _row(path: Path | str, group: int, i: int) -> dict[str, Any]:
-    with _opened(path) as file:
-        found: dict[str, Any] = _read(file, group).slice(i, 1).to_pylist()[0]
+    with opened(path) as file:
+        found: dict[str, Any] = read_group(file, group).slice(i, 1).to_pylist()[0]
     return found
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str) -> Iterator[pq.ParquetFile]:
+def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
     """A Parquet file that no thread of Arrow's reads ahead.
 
     One that still holds the Python file when Python ends aborts the process.
@@ -255,7 +265,7 @@ def _opened(path: Path | str) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _read(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
+def read_group(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:
     """A row group, read by this thread alone."""
     return file.read_row_group(group, columns, use_threads=False)
 

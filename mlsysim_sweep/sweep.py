@@ -410,6 +410,49 @@ class Sweep:
         )
         return funnel, dataset.files(path), dataset.status(path).bytes
 
+    def pareto(
+        self,
+        *,
+        minimize: str | Sequence[str] = (),
+        maximize: str | Sequence[str] = (),
+        by: str | Sequence[str] = (),
+        rank: int = 1,
+        distinct: bool = False,
+        epsilon: float | None = None,
+    ) -> pandas.DataFrame:
+        """The feasible layouts that no other beats, as :func:`mlsysim_sweep.pareto_front`.
+
+        The grid is evaluated block by block, and only the front is kept.
+
+        >>> sweep = Sweep.load("gpt3-1k-h100").variant(inputs={"accelerator": "H100"})
+        >>> front = sweep.pareto(minimize=["step_time", "n_devices"])
+        >>> front[["tp", "pp", "dp", "microbatches", "n_devices", "step_time"]].round(3).head(3)
+        """
+        from mlsysim_sweep import answers
+
+        return answers.pareto_front(
+            self,
+            minimize=minimize,
+            maximize=maximize,
+            by=by,
+            rank=rank,
+            distinct=distinct,
+            epsilon=epsilon,
+        )
+
+    def top(
+        self, k: int, *, by: str, per: str | Sequence[str] = (), largest: bool = False
+    ) -> pandas.DataFrame:
+        """The ``k`` best feasible layouts, as :func:`mlsysim_sweep.top`.
+
+        >>> sweep = Sweep.load("gpt3-1k-h100")
+        >>> best = sweep.top(1, by="step_time", per="accelerator")
+        >>> best[["accelerator", "tp", "pp", "dp", "microbatches", "step_time"]].round(3)
+        """
+        from mlsysim_sweep import answers
+
+        return answers.top(self, k, by=by, per=per, largest=largest)
+
     @property
     def _ranked_by(self) -> str:
         has_step_time = self._grid.graph.has("step_time")
