@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,7 +15,8 @@ from mlsysim_sweep import sources, store
 from mlsysim_sweep.constraints import mask
 from mlsysim_sweep.engine.mesh import Array, Box, Points
 from mlsysim_sweep.engine.plan import Plan, Slices
-from mlsysim_sweep.engine.run import Table, Walk
+from mlsysim_sweep.engine.pool import ordered, threads
+from mlsysim_sweep.engine.run import Table, decide, live
 from mlsysim_sweep.errors import Mistake, shown
 from mlsysim_sweep.pareto import Front, oriented
 from mlsysim_sweep.sources import Batch, Grid, Source
@@ -23,8 +27,13 @@ if TYPE_CHECKING:
 Names: TypeAlias = str | Sequence[str]
 
 RANK = "rank"
-CORNER_POINTS = 2**7
+RUN_POINTS, ROW_POINTS = 2**10, 2**7
 """Points of a block that are judged together by their smallest costs, before one by one."""
+BLOCK_POINTS = 2**18
+"""Points of a block of which only a front is kept: two threads are then 1.6 times as fast as one.
+
+With half of that they are not faster: Python's lock is taken too often.
+"""
 SAMPLE_POINTS = 2**16
 """Points of a grid that are evaluated first: what one of them beats need not be looked at."""
 
@@ -158,10 +167,11 @@ def _fronts(
 ) -> list[Front]:
     """The front of each group, in the order in which groups are first seen."""
     if isinstance(source, Grid) and all(name in source.plan.grid.dims for name in by):
+        plan = replace(source.plan, block_points=BLOCK_POINTS)
+        workers, table = len(os.sched_getaffinity(0)), Table.of(plan)
         return [
-            _front_of_slab(source.plan, slab, table, objectives, Front(rank, distinct=distinct))
-            for table in [Table.of(source.plan)]
-            for slab in _slabs(source.plan, by)
+            _front_of_slab(plan, slab, table, objectives, Front(rank, distinct=distinct), workers)
+            for slab in _slabs(plan, by)
         ]
     seen, fronts = _Groups(), dict[int, Front]()
     for batch in source.batches([name for name, _ in objectives], by):
@@ -190,18 +200,30 @@ def _front_of_slab(
     table: Table,
     objectives: Sequence[tuple[str, bool]],
     front: Front,
+    workers: int,
 ) -> Front:
+    """Blocks are judged on several threads by what the front is then, and join it in any case."""
     names = [name for name, _ in objectives]
     for name in names:
         sources.check_number(plan, name)
+
+    def judged(piece: Slices) -> tuple[list[Array], Array] | None:
+        points, _ = decide(plan, table, piece)
+        with np.errstate(all="ignore"):
+            if points is not None and points.flat is None:
+                points = _promising(points.box, objectives, front)
+            if points is None or not points.count:
+                return None
+            costs = _costs(points, objectives)
+        kept = np.flatnonzero(~front.drops(costs))
+        return [cost[kept] for cost in costs], sources.ids_of(points)[kept]
+
     with np.errstate(all="ignore"):
         front.prime(_costs(_sample(plan, slab), objectives))
-        for points in Walk(plan, table, slab):
-            left = _promising(points.box, objectives, front) if points.flat is None else points
-            costs = _costs(left, objectives)
-            kept = np.flatnonzero(~front.drops(costs))
-            if len(kept):
-                front.add([cost[kept] for cost in costs], sources.ids_of(left)[kept])
+    with threads(workers) as pool:
+        for found in ordered(pool, judged, live(plan, table, slab), 2 * workers):
+            if found:
+                front.add(*found)
     return front
 
 
@@ -220,18 +242,43 @@ def _sample(plan: Plan, slab: Slices) -> Points:
 
 
 def _promising(box: Box, objectives: Sequence[tuple[str, bool]], front: Front) -> Points:
-    """The points of a box without those that its trailing axes' smallest costs rule out."""
-    inner = len(box.shape)
-    while inner and np.prod(box.shape[inner:]) < CORNER_POINTS:
-        inner -= 1
-    axes, outer = tuple(range(inner, len(box.shape))), box.shape[:inner]
-    corners = []
-    for name, turned in objectives:
-        least = (np.max if turned else np.min)(box(name), axis=axes)
-        corners.append(np.broadcast_to(oriented(least, turned), outer).reshape(-1))
-    kept = np.flatnonzero(~front.drops(corners))
-    size = box.points // max(1, len(corners[0]))
-    return Points(box, (kept[:, np.newaxis] * size + np.arange(size)).reshape(-1))
+    """The points of a box without the rows whose smallest costs rule them out.
+
+    A row spans the trailing axes. First a few rows are judged together, as most are far off.
+    """
+    outer = len(box.shape)
+    while outer and math.prod(box.shape[outer - 1 :]) <= ROW_POINTS:
+        outer -= 1
+    inner, count = math.prod(box.shape[outer:]), math.prod(box.shape[:outer])
+    runs = np.arange(0, count, max(1, RUN_POINTS // inner))
+    best = [(_Rows(box, name, turned, outer), turned) for name, turned in objectives]
+    kept = ~front.drops([oriented(rows.of_runs(runs), turned) for rows, turned in best])
+    rows = np.flatnonzero(np.repeat(kept, np.diff(runs, append=count)))
+    if len(rows):
+        rows = rows[~front.drops([oriented(values.of(rows), turned) for values, turned in best])]
+    return Points(box, (rows[:, np.newaxis] * inner + np.arange(inner)).reshape(-1))
+
+
+class _Rows:
+    """The best value of a quantity in rows of a box; a row spans the axes from ``outer`` on."""
+
+    def __init__(self, box: Box, name: str, largest: bool, outer: int) -> None:
+        self._best = np.maximum if largest else np.minimum
+        values = box(name)
+        self._inner = math.prod(values.shape[outer:])
+        if values.shape[:outer] != box.shape[:outer]:
+            values = np.broadcast_to(values, (*box.shape[:outer], *values.shape[outer:]))
+        self._values = values.reshape(-1, self._inner)
+
+    def of_runs(self, starts: Array) -> Array:
+        """The best of the rows from each start to the next."""
+        best: Array = self._best.reduceat(self._values.reshape(-1), starts * self._inner)
+        return best
+
+    def of(self, rows: Array) -> Array:
+        """The best of some rows."""
+        best: Array = self._best.reduce(self._values[rows], axis=1)
+        return best
 
 
 def _ordered(

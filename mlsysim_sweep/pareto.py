@@ -29,7 +29,8 @@ _BLOCK = 2**15
 _CHUNK = 384
 _BUCKETED = 2**20
 _WAITING = 2**15
-_JUDGES = 2**7
+_JUDGES = 2**8
+_NEIGHBOURS = 2**5
 _MANY = 2**12
 """Beyond this many points that few strong ones do not drop, moocore decides four costs and more."""
 
@@ -161,11 +162,19 @@ class Front:
 
         Not all are found that are not, except with two costs and all points added up to now.
         """
-        if not self._filter or not len(self._filter[0]):
-            return np.zeros(len(costs[0]), bool)
-        if len(costs) == 2:
-            return _above(*costs, *self._filter)
-        return _dominated(costs, self._filter)
+        dropped, judges = np.zeros(len(costs[0]), bool), self._filter
+        if not judges or not len(judges[0]):
+            return dropped
+        beaten = _above if len(costs) == 2 else _dominated
+        # Neighbours are judged together first: where their smallest costs are beaten, all are.
+        starts = np.arange(0, len(dropped), _NEIGHBOURS)
+        corners = [np.minimum.reduceat(cost, starts) for cost in costs] if len(starts) > 1 else []
+        kept = np.arange(len(dropped))
+        if corners:
+            dropped = np.repeat(beaten(corners, judges), _NEIGHBOURS)[: len(dropped)]
+            kept = np.flatnonzero(~dropped)
+        dropped[kept] = beaten([cost[kept] for cost in costs], judges)
+        return dropped
 
 
 def _picked(costs: Columns, rank: int) -> tuple[list[Array], Array]:
@@ -173,8 +182,9 @@ def _picked(costs: Columns, rank: int) -> tuple[list[Array], Array]:
     return [cost[places] for cost in costs], ranks
 
 
-def _above(x: Array, y: Array, stairs_x: Array, stairs_y: Array) -> Array:
-    """Which points are dominated by a step of a front of two costs, by ascending ``x``."""
+def _above(points: Columns, stairs: Columns) -> Array:
+    """Which points are dominated by a step of a front of two costs, by ascending first cost."""
+    (x, y), (stairs_x, stairs_y) = points, stairs
     step = np.searchsorted(stairs_x, x, side="right") - 1
     lower = (stairs_y[step] < y) | ((stairs_y[step] == y) & (stairs_x[step] < x))
     found: Array = lower & (step >= 0)
