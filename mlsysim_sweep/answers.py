@@ -74,9 +74,13 @@ def pareto_front(
         If there is no objective, or a name is no column of numbers.
 
     >>> import mlsysim_sweep as ms
-    >>> sweep = ms.Sweep.load("gpt3-1k-h100")
+    >>> sweep = ms.Sweep.load("gpt3-million").variant(inputs={"microbatches": 64})
     >>> front = ms.pareto_front(sweep, minimize=["step_time", "n_devices"], by="accelerator")
     >>> front[["accelerator", "tp", "pp", "dp", "n_devices", "step_time"]].head(3).round(3)
+      accelerator  tp  pp   dp  n_devices  step_time
+    0        H100   8  16  128      16384      0.187
+    1        H100   8  16  127      16256      0.188
+    2        H100   8  12  169      16224      0.190
     """
     objectives = [*((n, False) for n in _names(minimize)), *((n, True) for n in _names(maximize))]
     groups = _names(by)
@@ -106,6 +110,11 @@ def top(x: Any, k: int, *, by: str, per: Names = (), largest: bool = False) -> p
     >>> sweep = ms.Sweep.load("gpt3-1k-h100")
     >>> best = ms.top(sweep, 1, by="step_time", per="accelerator")
     >>> best[["accelerator", "tp", "pp", "dp", "step_time"]].round(3)
+      accelerator  tp  pp  dp  step_time
+    0        H100   8   4  32      2.279
+    1        H200   8   4  32      2.279
+    2        B200   8   4  32      1.064
+    3      MI300X   8   4  32      1.751
     """
     if k < 1:
         raise Mistake("k", f"{k} given", "a whole number from 1")

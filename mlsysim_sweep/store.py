@@ -260,9 +260,17 @@ def opened(path: Path | str) -> Iterator[pq.ParquetFile]:
     """A Parquet file that no thread of Arrow's reads ahead.
 
     One that still holds the Python file when Python ends aborts the process.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be read as Parquet, when it is opened or later.
     """
-    with remote.opened(path) as raw, pq.ParquetFile(raw, pre_buffer=False) as file:
-        yield file
+    try:
+        with remote.opened(path) as raw, pq.ParquetFile(raw, pre_buffer=False) as file:
+            yield file
+    except (pa.ArrowInvalid, OSError) as error:
+        raise OutputError(path, f"cannot be read as Parquet: {error}") from None
 
 
 def read_group(file: pq.ParquetFile, group: int, columns: list[str] | None = None) -> pa.Table:

@@ -424,9 +424,13 @@ class Sweep:
 
         The grid is evaluated block by block, and only the front is kept.
 
-        >>> sweep = Sweep.load("gpt3-1k-h100").variant(inputs={"accelerator": "H100"})
+        >>> sweep = Sweep.load("gpt3-million").variant(inputs={"accelerator": "H100"})
         >>> front = sweep.pareto(minimize=["step_time", "n_devices"])
         >>> front[["tp", "pp", "dp", "microbatches", "n_devices", "step_time"]].round(3).head(3)
+           tp  pp  dp  microbatches  n_devices  step_time
+        0   8  32  64           512      16384      0.151
+        1   8  48  42           512      16128      0.153
+        2   8  32  62           512      15872      0.155
         """
         from mlsysim_sweep import answers
 
@@ -448,6 +452,11 @@ class Sweep:
         >>> sweep = Sweep.load("gpt3-1k-h100")
         >>> best = sweep.top(1, by="step_time", per="accelerator")
         >>> best[["accelerator", "tp", "pp", "dp", "microbatches", "step_time"]].round(3)
+          accelerator  tp  pp  dp  microbatches  step_time
+        0        H100   8   4  32            64      2.279
+        1        H200   8   4  32            64      2.279
+        2        B200   8   4  32            64      1.064
+        3      MI300X   8   4  32            64      1.751
         """
         from mlsysim_sweep import answers
 
