@@ -15,7 +15,9 @@ import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -55,6 +57,26 @@ AxisOption = Annotated[
     list[str], typer.Option("--axis", metavar="KEY=A,B,C", help="Replace or add an axis.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, in base units.")]
+
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(metavar="SPEC|PARQUET", help="A bundled name, TOML file, or Parquet of rows."),
+]
+MinimizeOption = Annotated[
+    list[str], typer.Option("--minimize", metavar="COLUMN", help="An objective; several allowed.")
+]
+MaximizeOption = Annotated[
+    list[str], typer.Option("--maximize", metavar="COLUMN", help="An objective; several allowed.")
+]
+RowsOption = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="OUT", help="rows.parquet or rows.csv.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV, in base units.")]
+RawOption = Annotated[
+    bool, typer.Option("--raw-text", help="In CSV, leave text that a spreadsheet would compute.")
+]
 
 
 _KINDS = "accelerators, workloads, links, grids, quantities, inputs"
@@ -267,6 +289,74 @@ def explain(
 
 
 @app.command()
+def pareto(
+    source: SourceArgument,
+    minimize: MinimizeOption = [],  # noqa: B006
+    maximize: MaximizeOption = [],  # noqa: B006
+    by: Annotated[
+        list[str], typer.Option("--by", metavar="COLUMN", help="A front for each of its values.")
+    ] = [],  # noqa: B006
+    rank: Annotated[int, typer.Option(help="How many successive fronts.")] = 1,
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Of equal rows keep only the first.")
+    ] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Thin the front: rows that differ by less than this share are one."),
+    ] = None,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    output: RowsOption = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Show the layouts that no other layout beats in every objective."""
+    from mlsysim_sweep.answers import pareto_front
+
+    with _exits():
+        rows = _rows_of(source, settings, axes)
+        found = pareto_front(
+            rows,
+            minimize=minimize,
+            maximize=maximize,
+            by=by,
+            rank=rank,
+            distinct=distinct,
+            epsilon=epsilon,
+        )
+        first = [*by, *(["rank"] if rank > 1 else []), *minimize, *maximize]
+        _answer(rows, found, first, _Form(output, overwrite, as_json, as_csv, raw))
+
+
+@app.command()
+def top(
+    source: SourceArgument,
+    by: Annotated[str, typer.Option(metavar="COLUMN", help="What to rank by.")],
+    count: Annotated[int, typer.Option("-n", "--count", help="How many, in each group.")] = 5,
+    per: Annotated[
+        list[str], typer.Option("--per", metavar="COLUMN", help="Rank each of its values apart.")
+    ] = [],  # noqa: B006
+    largest: Annotated[bool, typer.Option("--largest", help="The largest are the best.")] = False,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    output: RowsOption = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Show the best few layouts by a column, the smallest first."""
+    from mlsysim_sweep import answers
+
+    with _exits():
+        rows = _rows_of(source, settings, axes)
+        found = answers.top(rows, count, by=by, per=per, largest=largest)
+        _answer(rows, found, [*per, by], _Form(output, overwrite, as_json, as_csv, raw))
+
+
+@app.command()
 def point(
     spec: SpecArgument,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
@@ -378,6 +468,18 @@ def _axis(text: str) -> tuple[str, Any]:
     if isinstance(value, str):
         value = [_value(part.strip()) for part in value.split(",")]
     return key, value if isinstance(value, list | Mapping) else [value]
+
+
+def _rows_of(source: str, settings: Sequence[str], axes: Sequence[str]) -> Any:
+    """A sweep to be evaluated, or the path of rows that were."""
+    from mlsysim_sweep.remote import is_url
+
+    if not (is_url(source) or source.endswith(".parquet") or os.path.isdir(source)):
+        return _sweep(source, settings, axes)
+    if settings or axes:
+        given = "--set" if settings else "--axis"
+        raise Mistake(given, "given for rows that are evaluated already", "a spec to change")
+    return source
 
 
 # --- printing ------------------------------------------------------------------------------------
@@ -499,6 +601,60 @@ def _print_status(folder: str, as_json: bool, *, hashes: bool) -> None:
         raise typer.Exit(OUTPUT)
 
 
+@dataclass(frozen=True)
+class _Form:
+    """How rows are wanted: in a file or printed, for programs or people."""
+
+    output: str | None
+    overwrite: bool
+    as_json: bool
+    as_csv: bool
+    raw: bool
+
+
+_MOST_SHOWN = 50
+
+
+def _answer(rows: Any, found: Any, first: Sequence[str], form: _Form) -> None:
+    """Save what was found in some rows, or print it: all to programs, the first few to people."""
+    from mlsysim_sweep import tables
+
+    if form.output is not None:
+        tables.save(found, Path(form.output), overwrite=form.overwrite, raw=form.raw)
+        print(f"{len(found):,} rows saved to {form.output}", file=sys.stderr)
+    if form.as_json:
+        _print_json({"rows": tables.records(found), "units": tables.units_of(found)})
+    elif form.as_csv:
+        print(tables.csv_text(found, raw=form.raw), end="")
+    elif form.output is None:
+        _print_frame(found, first)
+        _print_notes(rows)
+    if not len(found):
+        _stop(NOTHING, "no rows: nothing is feasible, or all numbers are missing")
+
+
+def _print_frame(found: Any, first: Sequence[str]) -> None:
+    from mlsysim_sweep import tables
+    from mlsysim_sweep.vocabulary import VOCABULARY
+
+    inputs = [name for name in found.columns if name in VOCABULARY]
+    names = list(dict.fromkeys([*first, *inputs, *(n for n in _SUMMARY if n in found.columns)]))
+    head = found.head(_MOST_SHOWN)
+    table = _table(*names)
+    for i, name in enumerate(names):
+        is_text = found[name].dtype.kind not in "iufb"
+        table.columns[i].justify = "left" if is_text else "right"
+    for cells in tables.shown_cells(head, names):
+        table.add_row(*cells)
+    _print_table(table)
+    more = (
+        f", of which {len(head)} are shown; all with --csv, --json or -o"
+        if len(found) > len(head)
+        else ""
+    )
+    print(f"\n{len(found):,} rows{more}")
+
+
 _SUMMARY = ("n_devices", "step_time", "efficiency", "bubble", "zero1_state_per_device")
 
 
@@ -557,8 +713,9 @@ def _nothing_feasible(funnel: Funnel) -> str:
     return f"nothing feasible: no layout is left after {last.rule!r}{near}"
 
 
-def _print_notes(sweep: Sweep) -> None:
-    for note in sweep.notes:
+def _print_notes(sweep: Any) -> None:
+    """What a reader must know of a sweep; rows that were read say nothing of that."""
+    for note in getattr(sweep, "notes", ()):
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -171,9 +171,7 @@ def test_missing_numbers_are_never_ranked(rows, batch):
     front = [
         i
         for i in there
-        if not any(
-            x[j] <= x[i] and y[j] <= y[i] and (x[j] < x[i] or y[j] < y[i]) for j in there
-        )
+        if not any(x[j] <= x[i] and y[j] <= y[i] and (x[j] < x[i] or y[j] < y[i]) for j in there)
     ]
     numbered = table.append_column("id", pa.array(range(len(rows)), pa.int64()))
     with mock.patch.object(sources, "BATCH_ROWS", batch):
@@ -211,7 +209,7 @@ def test_whole_numbers_beside_missing_ones_are_refused_rather_than_rounded():
 
 def test_nothing_feasible_has_an_empty_front(tmp_path):
     """Fault 30: empty, with all columns, from a sweep and from its file."""
-    asked = ask(axes={"tp": [1, 2]}, feasible={"where": ["step_time < 1 ps"]})
+    asked = ask(axes={"tp": [1, 2]}, feasible={"where": ["step_time < 1e-12 s"]})
     asked.to_parquet(tmp_path / "none.parquet")
     for source in (asked, tmp_path / "none.parquet", asked.table(), asked.dataset()):
         front = ms.pareto_front(source, minimize=["step_time", "n_devices"], rank=2)

@@ -275,3 +275,52 @@ def test_a_silent_precision_is_noted_and_recorded(small: Path) -> None:
     assert (inputs["precision"], inputs["peak_flops"]) == ("fp8", 1979e12)
     said = call("run", str(small), "--set", "precision=bf16", "--dry-run", cwd=small.parent)
     assert "precision is not given" not in said.stderr
+
+
+def test_a_front_from_a_spec_and_from_its_file(small: Path) -> None:
+    folder = small.parent
+    objectives = ["--minimize", "step_time", "--minimize", "n_devices"]
+    assert call("run", str(small), "-o", "rows.parquet", cwd=folder).returncode == 0
+    for source in (str(small), "rows.parquet"):
+        done = call("pareto", source, *objectives, "--rank", "2", "--json", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["units"]["step_time"] == "s"
+        ranks = [row["rank"] for row in found["rows"]]
+        assert ranks == sorted(ranks) and set(ranks) <= {1, 2}
+    done = call("pareto", "rows.parquet", *objectives, "-o", "front.csv", cwd=folder)
+    assert done.stdout == "" and "rows saved to front.csv" in done.stderr
+    assert "step_time [s]" in (folder / "front.csv").read_text().splitlines()[0]
+    again = call("pareto", "rows.parquet", *objectives, "-o", "front.csv", cwd=folder)
+    assert again.returncode == 3 and "exists" in again.stderr
+
+
+def test_the_best_few_for_people_and_for_spreadsheets(tmp_path: Path) -> None:
+    ranking = ["top", "gpt3-1k-h100", "--by", "step_time", "--per", "accelerator", "-n", "1"]
+    done = call(*ranking, cwd=tmp_path)
+    head, first, *_ = done.stdout.splitlines()
+    assert head.split()[:3] == ["accelerator", "step_time", "tp"]
+    assert first.split()[:4] == ["H100", "2.279", "s", "8"]
+    assert "note:" in done.stderr
+    rows = call(*ranking, "--csv", cwd=tmp_path).stdout.splitlines()
+    assert len(rows) == 5 and "step_time [s]" in rows[0].split(",")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["pareto", "gpt3-1k-h100"], 2, "no objective given"),
+        (["pareto", "gpt3-1k-h100", "--minimize", "steptime"], 2, 'did you mean "step_time"'),
+        (["top", "none.parquet", "--by", "x"], 3, "no such file"),
+        (["top", "gpt3-1k-h100", "--by", "step_time", "-n", "0"], 2, "k: 0 given"),
+        (["top", "gpt3-1k-h100", "--by", "tp", "--set", "feasible.where=tp > 9"], 4, "no rows"),
+        (["top", "gpt3-1k-h100", "--by", "tp", "-o", "x.xlsx"], 2, "ends in .parquet or .csv"),
+        (["top", "x.parquet", "--by", "tp", "--set", "tp=1"], 2, "evaluated already"),
+    ],
+)
+def test_answers_refuse_what_cannot_be_meant(
+    tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    done = call(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
