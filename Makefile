@@ -75,6 +75,7 @@ format: $(TOOLS) ## put the code in form
 	$(BIN)/ruff format
 
 bench: $(TOOLS) ## run every benchmark, print ratios; fails when one misses its target
+	$(PIP) install --constraint constraints.txt --group bench
 	@missed=; for file in benchmarks/bench_*.py; do echo "== $$file"; \
 		$(BIN)/python "$$file" || missed="$$missed $$file"; done; \
 		test -z "$$missed" || { echo "missed or failed:$$missed"; exit 1; }
@@ -100,7 +101,7 @@ lock: $(TOOLS) ## write constraints.txt and constraints-min.txt anew from pyproj
 	@mkdir -p build
 	$(PIP) install uv
 	$(LOCK) --all-extras --group test --group lint --group docs --group build \
-		--output-file constraints.txt pyproject.toml
+		--group bench --output-file constraints.txt pyproject.toml
 	$(LOCK) --resolution lowest-direct --output-file build/floors.txt pyproject.toml
 	$(LOCK) --constraint build/floors.txt --group test --output-file constraints-min.txt pyproject.toml
 

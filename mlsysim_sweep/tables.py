@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mlsysim_sweep import store, units
 from mlsysim_sweep.errors import Mistake, printable
@@ -59,7 +59,7 @@ def csv_text(frame: pandas.DataFrame, *, raw: bool = False) -> str:
     heads = [f"{name} [{named[name]}]" if name in named else name for name in frame.columns]
     # Python leaves a carriage return unquoted where lines end otherwise.
     has_return = any("\r" in str(cell) for row in [heads, *rows] for cell in row)
-    quoting = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
     with io.StringIO() as text:
         writer = csv.writer(text, lineterminator="\n", quoting=quoting)
         writer.writerows([_cell(cell, raw) for cell in row] for row in [heads, *rows])

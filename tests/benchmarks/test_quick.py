@@ -12,6 +12,7 @@ FIGURES = {
     "bench_constraints": 7,
     "bench_evaluate": 4,
     "bench_import": 3,
+    "bench_pareto": 12,
     "bench_parquet": 27,
     "bench_scale": 8,
 }
