@@ -23,7 +23,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = Sequence[Array]
 
-_SAMPLE = 2**12
+_SAMPLE = 2**11
 _PIVOTS = 16
 _BLOCK = 2**15
 _CHUNK = 384
@@ -237,7 +237,7 @@ def _near(costs: Columns) -> Array | None:
 def _pivots(sample: Columns, strict: int) -> list[tuple[Any, ...]]:
     """Points of a sample that together dominate most of it, strongest first."""
     front = _exact(sample)
-    front = front[:: len(front) // 64 + 1]
+    front = front[:: len(front) // 128 + 1]
     if not len(front):
         return []
     drops = np.array(
