@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlsysim_sweep.scenarios import ParallelLayoutScenario, Scenarios
     from mlsysim_sweep.store import read_document
     from mlsysim_sweep.sweep import Sweep
+    from mlsysim_sweep.whatif import diff, invert, regimes, robust
 
 _HOMES = {
     "Catalog": "catalog",
@@ -33,10 +34,14 @@ _HOMES = {
     "RuleError": "constraints",
     "Scenarios": "scenarios",
     "Sweep": "sweep",
+    "diff": "whatif",
     "from_mlsysim": "interop",
+    "invert": "whatif",
     "output": "declare",
     "pareto_front": "answers",
     "read_document": "store",
+    "regimes": "whatif",
+    "robust": "whatif",
     "top": "answers",
 }
 
@@ -52,10 +57,14 @@ __all__ = [
     "RuleError",
     "Scenarios",
     "Sweep",
+    "diff",
     "from_mlsysim",
+    "invert",
     "output",
     "pareto_front",
     "read_document",
+    "regimes",
+    "robust",
     "top",
 ]
 

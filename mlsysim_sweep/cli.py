@@ -69,6 +69,12 @@ MinimizeOption = Annotated[
 MaximizeOption = Annotated[
     list[str], typer.Option("--maximize", metavar="COLUMN", help="An objective; several allowed.")
 ]
+OneMinimizeOption = Annotated[
+    str | None, typer.Option("--minimize", metavar="COLUMN", help="What the best has least of.")
+]
+OneMaximizeOption = Annotated[
+    str | None, typer.Option("--maximize", metavar="COLUMN", help="What the best has most of.")
+]
 RowsOption = Annotated[
     str | None, typer.Option("-o", "--output", metavar="OUT", help="rows.parquet or rows.csv.")
 ]
@@ -357,6 +363,115 @@ def top(
 
 
 @app.command()
+def regimes(
+    spec: SpecArgument,
+    over: Annotated[
+        list[str], typer.Option("--over", metavar="AXIS", help="An axis of the sweep; two allowed.")
+    ],
+    minimize: OneMinimizeOption = None,
+    maximize: OneMaximizeOption = None,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show the best layout along an axis, and at which values another becomes the best."""
+    from mlsysim_sweep import whatif
+
+    with _exits():
+        sweep = _sweep(spec, settings, axes)
+        found = whatif.regimes(sweep, over, minimize=minimize, maximize=maximize)
+        _print_parts(vars(found), as_json, as_csv, {"best": [*over, *_words(minimize, maximize)]})
+        _print_notes(sweep)
+
+
+@app.command()
+def robust(
+    spec: SpecArgument,
+    uncertain: Annotated[
+        list[str],
+        typer.Option("--uncertain", metavar="KEY=A,B,C", help="A fixed input, and its values."),
+    ],
+    minimize: OneMinimizeOption = None,
+    maximize: OneMaximizeOption = None,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many of the best.")] = 5,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show how the best layouts fare when inputs come out otherwise: worst case, regret."""
+    from mlsysim_sweep import whatif
+
+    with _exits():
+        sweep = _sweep(spec, settings, axes)
+        varied = dict(_axis(text, "--uncertain") for text in uncertain)
+        found = whatif.robust(sweep, varied, minimize=minimize, maximize=maximize, k=count)
+        _print_parts(vars(found), as_json, as_csv)
+        _print_notes(sweep)
+
+
+@app.command()
+def invert(
+    spec: SpecArgument,
+    name: Annotated[str, typer.Argument(metavar="INPUT", help="An input held fixed.")],
+    where: Annotated[
+        list[str], typer.Option("--where", metavar="TARGET", help='Such as "step_time < 2 s".')
+    ],
+    between: Annotated[str, typer.Option(metavar="LOW,HIGH", help='Such as "10 Gbps,10 Tbps".')],
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    output: RowsOption = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Show the smallest value of an input at which each layout meets a target."""
+    from mlsysim_sweep import whatif
+
+    with _exits():
+        sweep = _sweep(spec, settings, axes)
+        low, comma, high = between.partition(",")
+        if not comma:
+            raise Mistake("--between", f"{shown(between)} given", "LOW,HIGH", "10 Gbps,10 Tbps")
+        ends = (_value(low.strip()), _value(high.strip()))
+        found = whatif.invert(sweep, name, where, ends)
+        _answer(sweep, found, [name], _Form(output, overwrite, as_json, as_csv, raw))
+
+
+@app.command()
+def diff(
+    a: SourceArgument,
+    b: SourceArgument,
+    by: Annotated[str, typer.Option(metavar="COLUMN", help="What winners are judged by.")] = (
+        "step_time"
+    ),
+    per: Annotated[
+        list[str], typer.Option("--per", metavar="COLUMN", help="A winner for each of its values.")
+    ] = [],  # noqa: B006
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Fix an input of B alone."),
+    ] = [],  # noqa: B006
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show what moved between two sweeps or their rows, by how much, and which winners changed."""
+    from mlsysim_sweep import whatif
+
+    with _exits():
+        rows = [_rows_of(a, [], []), _rows_of(b, settings, [])]
+        found = whatif.diff(*rows, by=by, per=per)
+        parts = {"columns": found.columns, "winners": found.winners}
+        if as_json:
+            parts = {"rows": found.rows, **parts}
+        _print_parts(parts, as_json, as_csv)
+        counts = f"{len(found.rows):,} layouts in both, {found.only_a:,} only in A"
+        print(f"{counts}, {found.only_b:,} only in B", file=sys.stderr)
+
+
+@app.command()
 def point(
     spec: SpecArgument,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
@@ -462,9 +577,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _axis(text: str) -> tuple[str, Any]:
+def _words(*given: str | None) -> list[str]:
+    return [word for word in given if word is not None]
+
+
+def _axis(text: str, option: str = "--axis") -> tuple[str, Any]:
     """``key=1,2,4``, or a form as in a spec: ``dp={range=[1,64]}``."""
-    key, value = _pair(text, "--axis")
+    key, value = _pair(text, option)
     if isinstance(value, str):
         value = [_value(part.strip()) for part in value.split(",")]
     return key, value if isinstance(value, list | Mapping) else [value]
@@ -631,6 +750,30 @@ def _answer(rows: Any, found: Any, first: Sequence[str], form: _Form) -> None:
         _print_notes(rows)
     if not len(found):
         _stop(NOTHING, "no rows: nothing is feasible, or all numbers are missing")
+
+
+def _print_parts(
+    parts: Mapping[str, Any],
+    as_json: bool,
+    as_csv: bool,
+    first: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Several tables with a heading each; as CSV, one after the other with a blank line between."""
+    from mlsysim_sweep import tables
+
+    if as_json:
+        _print_json({name: tables.records(part) for name, part in parts.items()})
+        return
+    for i, (name, part) in enumerate(parts.items()):
+        print("\n" * bool(i), end="")
+        if as_csv:
+            print(tables.csv_text(part), end="")
+            continue
+        print(name)
+        if len(part):
+            _print_frame(part, (first or {}).get(name) or list(part.columns))
+        else:
+            print("none")
 
 
 def _print_frame(found: Any, first: Sequence[str]) -> None:

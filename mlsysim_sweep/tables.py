@@ -84,6 +84,8 @@ def _shown(value: Any, unit: str) -> str:
         return "–"
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int) and unit == "1":
         return f"{value:,}"
     return units.human(float(value), unit)

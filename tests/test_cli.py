@@ -324,3 +324,41 @@ def test_answers_refuse_what_cannot_be_meant(
     done = call(*arguments, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+BANDWIDTH_AXIS = ["--axis", "link_bandwidth=10 Gbps,50 Gbps,400 Gbps"]
+
+
+def test_what_ifs_are_printed_for_people_and_programs(tmp_path: Path) -> None:
+    spec, least = "gpt3-1k-h100", ["--minimize", "step_time"]
+    asked = {
+        "regimes": [spec, "--over", "link_bandwidth", *least, *BANDWIDTH_AXIS],
+        "robust": [spec, "--uncertain", "local_efficiency=0.3,0.5", *least, "-n", "1"],
+        "diff": [spec, spec, "--set", "link_bandwidth=100 Gbps", "--per", "accelerator"],
+    }
+    parts = {
+        "regimes": ["best", "crossovers"],
+        "robust": ["layouts", "cases", "neighbours"],
+        "diff": ["columns", "winners"],
+    }
+    for command, arguments in asked.items():
+        done = call(command, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stdout.splitlines() if line in parts[command]] == parts[
+            command
+        ]
+        found = json.loads(call(command, *arguments, "--json", cwd=tmp_path).stdout)
+        assert set(parts[command]) <= set(found)
+        text = call(command, *arguments, "--csv", cwd=tmp_path).stdout
+        assert len(text.split("\n\n")) == len(parts[command])
+
+
+def test_inversion_on_the_command_line(tmp_path: Path) -> None:
+    target = ["--where", "step_time < 2 s", "--between", "10 Gbps,10 Tbps"]
+    done = call("invert", "gpt3-1k-h100", "link_bandwidth", *target, "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert found["units"]["link_bandwidth"] == "byte/s"
+    values = [row["link_bandwidth"] for row in found["rows"]]
+    assert values == sorted(values) and 1.25e9 < values[0] < 1.25e12
+    bad = call("invert", "gpt3-1k-h100", "link_bandwidth", *target[:3], "10 Gbps", cwd=tmp_path)
+    assert bad.returncode == 2 and "LOW,HIGH" in bad.stderr
