@@ -472,6 +472,31 @@ def diff(
 
 
 @app.command()
+def report(
+    source: SourceArgument,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="OUT", help="One HTML file.")
+    ] = "report.html",
+    minimize: MinimizeOption = [],  # noqa: B006
+    maximize: MaximizeOption = [],  # noqa: B006
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What colours it; default: accelerator.")
+    ] = None,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Write a page that answers the question: front, funnel, pictures, sources."""
+    from mlsysim_sweep import store
+    from mlsysim_sweep.report import gather, html
+
+    with _exits(), store.staged(Path(output), overwrite=overwrite) as staging:
+        content = gather(_rows_of(source, settings, axes), minimize, maximize, by)
+        staging.write_text(html(content), encoding="utf-8")
+        print(f"{content.front_size:,} layouts on the front; see {output}", file=sys.stderr)
+
+
+@app.command()
 def point(
     spec: SpecArgument,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],

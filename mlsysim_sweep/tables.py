@@ -62,11 +62,12 @@ def csv_text(frame: pandas.DataFrame, *, raw: bool = False) -> str:
     quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL
     with io.StringIO() as text:
         writer = csv.writer(text, lineterminator="\n", quoting=quoting)
-        writer.writerows([_cell(cell, raw) for cell in row] for row in [heads, *rows])
+        writer.writerows([csv_cell(cell, raw) for cell in row] for row in [heads, *rows])
         return text.getvalue()
 
 
-def _cell(value: Any, raw: bool) -> Any:
+def csv_cell(value: Any, raw: bool = False) -> Any:
+    """A cell as CSV holds it: a quote before text that a spreadsheet would compute."""
     is_formula = isinstance(value, str) and not raw and value.startswith(_FORMULA)
     return f"'{value}" if is_formula else value
 
