@@ -497,6 +497,37 @@ def report(
 
 
 @app.command()
+def plot(
+    source: SourceArgument,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="OUT", help="A .png or .svg file.")
+    ],
+    figure: Annotated[str, typer.Option(help="front, heat, parallel or funnel.")] = "front",
+    minimize: MinimizeOption = [],  # noqa: B006
+    maximize: MaximizeOption = [],  # noqa: B006
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="What colours it; default: accelerator.")
+    ] = None,
+    settings: SetOption = [],  # noqa: B006
+    axes: AxisOption = [],  # noqa: B006
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Draw one picture of the report as PNG or SVG."""
+    from mlsysim_sweep import store
+    from mlsysim_sweep.report import gather
+    from mlsysim_sweep.report.figures import draw
+
+    with _exits(), store.staged(Path(output), overwrite=overwrite) as staging:
+        content = gather(_rows_of(source, settings, axes), minimize, maximize, by)
+        drawn = staging.with_suffix(Path(output).suffix)
+        try:
+            draw(content, figure, drawn)
+            drawn.replace(staging)
+        finally:
+            drawn.unlink(missing_ok=True)
+
+
+@app.command()
 def point(
     spec: SpecArgument,
     values: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],

@@ -362,3 +362,17 @@ def test_inversion_on_the_command_line(tmp_path: Path) -> None:
     assert values == sorted(values) and 1.25e9 < values[0] < 1.25e12
     bad = call("invert", "gpt3-1k-h100", "link_bandwidth", *target[:3], "10 Gbps", cwd=tmp_path)
     assert bad.returncode == 2 and "LOW,HIGH" in bad.stderr
+
+
+def test_a_report_and_its_pictures(tmp_path: Path) -> None:
+    done = call("report", "gpt3-1k-h100", "-o", "r.html", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == "", done.stderr
+    assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert call("report", "gpt3-1k-h100", "-o", "r.html", cwd=tmp_path).returncode == 3
+    plot = ["plot", "gpt3-1k-h100", "--figure", "funnel"]
+    assert call(*plot, "-o", "f.svg", cwd=tmp_path).returncode == 0
+    assert call(*plot, "-o", "f.pdf", cwd=tmp_path).returncode == 2
+    none = ["report", "gpt3-1k-h100", "--set", "feasible.where=tp > 9", "-o", "n.html"]
+    refused = call(*none, cwd=tmp_path)
+    assert refused.returncode == 2 and "no feasible row" in refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.svg", "r.html"]

@@ -47,8 +47,9 @@ function drawScatter() {
   for (const [i, j, count] of scatter.cells) {
     const strength = 0.08 + 0.5 * Math.log1p(count) / Math.log1p(most);
     pen.fillStyle = `rgba(${inked("--shade")}, ${strength})`;
-    pen.fillRect(frame.left + i / nx * frame.w, frame.top + (1 - (j + 1) / ny) * frame.h,
-      frame.w / nx + 0.5, frame.h / ny + 0.5);
+    const [x0, x1] = [i, i + 1].map((k) => Math.round(frame.left + k / nx * frame.w));
+    const [y0, y1] = [j + 1, j].map((k) => Math.round(frame.top + (1 - k / ny) * frame.h));
+    pen.fillRect(x0, y0, x1 - x0, y1 - y0);
   }
   pen.strokeStyle = inked("--line");
   pen.strokeRect(frame.left, frame.top, frame.w, frame.h);
@@ -103,8 +104,9 @@ function showTip(i) {
   scatterTip.textContent = scatter.columns.map((name, k) => `${name}  ${scatter.texts[i][k]}`)
     .join("\n");
   const [x, y] = at(scatter.points[i]);
-  const room = scatterCanvas.clientWidth - scatterTip.offsetWidth - 4;
-  scatterTip.style.left = `${Math.max(0, Math.min(x + 14, room))}px`;
+  const width = scatterTip.offsetWidth;
+  const fits = x + 14 + width < scatterCanvas.clientWidth;
+  scatterTip.style.left = `${Math.max(0, fits ? x + 14 : x - 14 - width)}px`;
   scatterTip.style.top = `${Math.max(0, y - scatterTip.offsetHeight / 2)}px`;
 }
 
