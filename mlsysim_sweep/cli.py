@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from mlsysim_sweep import units
-from mlsysim_sweep.errors import Mistake, OutputError, shown
+from mlsysim_sweep.errors import Mistake, NothingFeasible, OutputError, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -118,6 +118,8 @@ def _exits() -> Iterator[None]:
     try:
         with _flushed():
             yield
+    except NothingFeasible as error:
+        _stop(NOTHING, f"error: {error}")
     except Mistake as error:
         _stop(MISTAKE, f"error: {error}")
     except OutputError as error:

@@ -39,6 +39,10 @@ class Mistake(ValueError):
         return Mistake(field, self.problem, self.needed, self.fix)
 
 
+class NothingFeasible(Mistake):
+    """A question that no layout answers, where an answer needs one."""
+
+
 def printable(text: str) -> str:
     """A text on one line, control characters escaped."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

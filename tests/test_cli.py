@@ -374,5 +374,5 @@ def test_a_report_and_its_pictures(tmp_path: Path) -> None:
     assert call(*plot, "-o", "f.pdf", cwd=tmp_path).returncode == 2
     none = ["report", "gpt3-1k-h100", "--set", "feasible.where=tp > 9", "-o", "n.html"]
     refused = call(*none, cwd=tmp_path)
-    assert refused.returncode == 2 and "no feasible row" in refused.stderr
+    assert refused.returncode == 4 and "no feasible row" in refused.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.svg", "r.html"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlsysim_sweep import answers, sources, store, tables, units
 from mlsysim_sweep.constraints import Funnel, miss_text
-from mlsysim_sweep.errors import Mistake, OutputError
+from mlsysim_sweep.errors import Mistake, NothingFeasible, OutputError
 from mlsysim_sweep.sources import Batch, Source
 from mlsysim_sweep.vocabulary import CHOICES, VOCABULARY
 
@@ -126,7 +126,7 @@ def gather(
     color = by or next((n for n in ("accelerator", *CHOICES) if n in source.columns), None)
     front, size, thinned = _front(x, minimize, maximize, color)
     if not len(front):
-        raise Mistake("report", "no feasible row", "`explain`, which says why, or looser rules")
+        raise NothingFeasible("report", "no feasible row", "looser rules; `explain` says which")
     document, funnel = _document(x)
     objectives = [*((n, "least") for n in minimize), *((n, "most") for n in maximize)]
     shown = _shown_columns(front, [n for n, _ in objectives], color)
