@@ -25,6 +25,7 @@ Columns: TypeAlias = Sequence[Array]
 
 _SAMPLE = 2**11
 _PIVOTS = 16
+_TRIED = 64
 _BLOCK = 2**15
 _CHUNK = 384
 _BUCKETED = 2**20
@@ -235,15 +236,23 @@ def _near(costs: Columns) -> Array | None:
 
 
 def _pivots(sample: Columns, strict: int) -> list[tuple[Any, ...]]:
-    """Points of a sample that together dominate most of it, strongest first."""
-    front = _exact(sample)
-    front = front[:: len(front) // 128 + 1]
-    if not len(front):
-        return []
-    drops = np.array(
-        [~_beside(sample, tuple(column[i] for column in sample), strict) for i in front]
-    )
-    left = np.ones(len(sample[0]), bool)
+    """Points of a sample that together dominate most of it, strongest first.
+
+    Those are tried that would dominate most if the costs were independent: the share of points
+    above one is then the product of its shares by each cost alone.
+    """
+    count = len(sample[0])
+    share = np.zeros(count)
+    for column in sample:
+        order = np.argsort(column)
+        share[order] += np.log1p(-np.arange(count) / count)
+    tried = np.argsort(share)[-_TRIED:]
+    points = [column[tried] for column in sample]
+    drops = points[strict][:, np.newaxis] < sample[strict]
+    for k, column in enumerate(sample):
+        if k != strict:
+            drops &= points[k][:, np.newaxis] <= column
+    left = np.ones(count, bool)
     chosen: list[tuple[Any, ...]] = []
     while len(chosen) < _PIVOTS and left.any():
         dropped = np.count_nonzero(drops[:, left], axis=1)
@@ -251,7 +260,7 @@ def _pivots(sample: Columns, strict: int) -> list[tuple[Any, ...]]:
         if dropped[best] < np.count_nonzero(left) / 8:
             break
         left &= ~drops[best]
-        chosen.append(tuple(column[front[best]] for column in sample))
+        chosen.append(tuple(column[best] for column in points))
     return chosen
 
 
