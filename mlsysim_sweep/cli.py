@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shlex
 import signal
@@ -290,7 +291,7 @@ def explain(
         if as_json:
             _print_json({"sweep": sweep.name, **funnel.as_dict(), "notes": list(sweep.notes)})
         else:
-            _print_funnel(funnel, full=True)
+            _print_funnel(funnel, full=True, sweep=sweep)
             _print_notes(sweep)
         if not funnel.feasible:
             _stop(NOTHING, _nothing_feasible(funnel))
@@ -312,6 +313,9 @@ def pareto(
         float | None,
         typer.Option(help="Thin the front: rows that differ by less than this share are one."),
     ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the first two objectives in the terminal too.")
+    ] = False,
     settings: SetOption = [],  # noqa: B006
     axes: AxisOption = [],  # noqa: B006
     output: RowsOption = None,
@@ -335,6 +339,8 @@ def pareto(
             epsilon=epsilon,
         )
         first = [*by, *(["rank"] if rank > 1 else []), *minimize, *maximize]
+        if plot and len(found):
+            _print_scatter(found, [*minimize, *maximize], by)
         _answer(rows, found, first, _Form(output, overwrite, as_json, as_csv, raw))
 
 
@@ -749,7 +755,7 @@ def _print_saved(sweep: Sweep, saved: Saved, funnel: Funnel, as_json: bool) -> N
             }
         )
         return
-    _print_funnel(funnel, full=not saved.rows)
+    _print_funnel(funnel, full=not saved.rows, sweep=sweep)
     if saved.best:
         print(f"\nbest {len(saved.best)} by {saved.ranked_by}")
         _print_rows(sweep, saved.best)
@@ -834,6 +840,19 @@ def _print_parts(
             print("none")
 
 
+def _print_scatter(found: Any, objectives: Sequence[str], by: Sequence[str]) -> None:
+    """The first two objectives as characters, on stderr: what is read by programs stays whole."""
+    from mlsysim_sweep import tables
+
+    if len(objectives) < 2:
+        raise Mistake("--plot", "one objective given", "two", "--minimize n_devices")
+    up, right = objectives[:2]
+    finite = found[[math.isfinite(a) and math.isfinite(b) for a, b in found[[up, right]].values]]
+    labels = [" ".join(map(str, key)) for key in finite[list(by)].values.tolist()]
+    drawn = tables.scatter_text(finite[right].tolist(), finite[up].tolist(), labels)
+    print(f"{up} (up) over {right}\n{drawn}\n", file=sys.stderr)
+
+
 def _print_frame(found: Any, first: Sequence[str]) -> None:
     from mlsysim_sweep import tables
     from mlsysim_sweep.vocabulary import VOCABULARY
@@ -880,19 +899,27 @@ def _shown_value(model: Model, name: str, value: Any) -> str:
     return units.human(value, model.describe(name)[0])
 
 
-def _print_funnel(funnel: Funnel, *, full: bool) -> None:
+def _print_funnel(funnel: Funnel, *, full: bool, sweep: Sweep | None = None) -> None:
     """The funnel as a table; in full with what was counted rule by rule."""
-    more = ["fail it", "fail only it", "nearest miss"] if full else []
+    more = ["fail it", "fail only it", "short by", "nearest miss"] if full else []
     table = _table("rule", "dropped", "left", *more)
-    _right(table, 1, 2, *([3, 4] if full else []))
+    _right(table, 1, 2, *([3, 4, 5] if full else []))
     table.add_row("all points", "", f"{funnel.points:,}")
     for found in funnel.rows:
         cells = [found.rule, f"{found.rejected:,}", f"{found.left:,}"]
         if full:
             cells += [f"{found.rejects or 0:,}", f"{found.rejected_only or 0:,}"]
-            cells += [_shown_miss(found.nearest)]
+            cells += [_short_by(sweep, found.rule, found.nearest), _shown_miss(found.nearest)]
         table.add_row(*cells)
     _print_table(table)
+
+
+def _short_by(sweep: Sweep | None, rule: str, miss: Miss | None) -> str:
+    """How much a layout lacks, in the unit of the rule: gigabytes, devices, seconds."""
+    if sweep is None or miss is None:
+        return ""
+    verdict = next(v for v in sweep.point(**miss.layout).verdicts if v.rule == rule)
+    return "" if verdict.margin is None else units.human(-verdict.margin, verdict.unit)
 
 
 def _shown_miss(miss: Miss | None) -> str:

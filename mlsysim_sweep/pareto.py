@@ -296,18 +296,20 @@ def _exact(costs: Columns) -> Array:
         return _two(*costs)
     if len(costs) > 3 and count > _MANY and (moocore := _moocore()):
         return np.flatnonzero(moocore.is_nondominated(_floats(costs), keep_weakly=True))
-    order = _lexicographic(costs)
-    ordered = [cost[order] for cost in costs]
+    order, ordered = _lexicographic(costs)
     new = _first_of_run(ordered)
     decide = _staircase if len(costs) == 3 else _compared
-    holds = decide([cost[new] for cost in ordered])[np.cumsum(new) - 1]
+    if new.all():
+        holds = decide(ordered)
+    else:
+        holds = decide([cost[new] for cost in ordered])[np.cumsum(new) - 1]
     return _ascending(order[holds], count)
 
 
 def _firsts(costs: Columns) -> Array:
     """Positions, ascending, of the first of each run of equal points."""
-    order = _lexicographic(costs)
-    return _ascending(order[_first_of_run([cost[order] for cost in costs])], len(order))
+    order, ordered = _lexicographic(costs)
+    return _ascending(order[_first_of_run(ordered)], len(order))
 
 
 def _buckets(values: Array) -> Iterator[Array]:
@@ -328,10 +330,18 @@ def _buckets(values: Array) -> Iterator[Array]:
     yield from np.split(np.argsort(bucket, kind="stable"), ends[:-1])
 
 
-def _lexicographic(costs: Columns) -> Array:
-    """Order by the first cost, then the next, ..., and where all are equal by position."""
-    buckets = _buckets(costs[0])
-    return np.concatenate([p[_sorted([cost[p] for cost in costs])] for p in buckets])
+def _lexicographic(costs: Columns) -> tuple[Array, list[Array]]:
+    """Order by the first cost, then the next, ..., then by position; and the costs in that order.
+
+    Both are made bucket by bucket: to gather from large arrays at random takes much longer.
+    """
+    parts = []
+    for places in _buckets(costs[0]):
+        here = [cost[places] for cost in costs]
+        order = _sorted(here)
+        parts.append([places[order], *(cost[order] for cost in here)])
+    order, *ordered = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return order, ordered
 
 
 def _sorted(costs: Columns) -> Array:

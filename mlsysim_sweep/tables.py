@@ -92,6 +92,34 @@ def _shown(value: Any, unit: str) -> str:
     return units.human(float(value), unit)
 
 
+def scatter_text(
+    x: Sequence[float], y: Sequence[float], labels: Sequence[str], size: tuple[int, int] = (64, 18)
+) -> str:
+    """Points as characters, one letter for each label, on logarithmic axes where values span much.
+
+    >>> print(scatter_text([1, 10, 100], [3, 2, 1], ["a", "b", "a"], (5, 3)))
+    A....
+    ..B..
+    ....A
+    A a   B b
+    """
+    width, height = size
+    letters = {label: chr(ord("A") + i % 26) for i, label in enumerate(dict.fromkeys(labels))}
+    lines = [["."] * width for _ in range(height)]
+    for column, row, label in zip(_places(x, width), _places(y, height), labels, strict=True):
+        lines[height - 1 - row][column] = letters[label]
+    named = [f"{letter} {printable(label)}" for label, letter in letters.items() if label]
+    return "\n".join(["".join(line) for line in lines] + ["   ".join(named)] * bool(named))
+
+
+def _places(values: Sequence[float], size: int) -> list[int]:
+    low, high = min(values), max(values)
+    if low > 0 and high / low > 20:
+        values, low, high = [math.log(v) for v in values], math.log(low), math.log(high)
+    span = (high - low) or 1.0
+    return [round((value - low) / span * (size - 1)) for value in values]
+
+
 def save(frame: pandas.DataFrame, path: Path, *, overwrite: bool, raw: bool = False) -> None:
     """Write rows as ``.parquet`` or ``.csv``, which appears when it is whole.
 

@@ -376,3 +376,19 @@ def test_a_report_and_its_pictures(tmp_path: Path) -> None:
     refused = call(*none, cwd=tmp_path)
     assert refused.returncode == 4 and "no feasible row" in refused.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.svg", "r.html"]
+
+
+def test_a_front_is_drawn_in_the_terminal_and_rows_stay_whole(tmp_path: Path) -> None:
+    front = ["pareto", "gpt3-million", "--minimize", "step_time", "--maximize", "efficiency"]
+    plain = call(*front, "--csv", cwd=tmp_path)
+    drawn = call(*front, "--csv", "--plot", "--by", "accelerator", cwd=tmp_path)
+    assert "step_time (up) over efficiency" in drawn.stderr and "A H100" in drawn.stderr
+    assert plain.stdout.splitlines()[0] == drawn.stdout.splitlines()[0]
+    one = call(*front[:4], "--plot", cwd=tmp_path)
+    assert one.returncode == 2 and "one objective given" in one.stderr
+
+
+def test_explain_says_how_much_is_lacking(tmp_path: Path) -> None:
+    lines = call("explain", "gpt3-1k-h100", cwd=tmp_path).stdout.splitlines()
+    memory = next(line for line in lines if line.startswith("memory zero1"))
+    assert "3.105 GB  accelerator=B200 tp=1 pp=4 dp=256" in memory
