@@ -34,6 +34,8 @@ BLOCK_POINTS = 2**18
 
 With half of that they are not faster: Python's lock is taken too often.
 """
+WAITING_POINTS = 2**22
+"""Points that the fronts of all groups together may hold unsorted."""
 SAMPLE_POINTS = 2**16
 """Points of a grid that are evaluated first: what one of them beats need not be looked at."""
 
@@ -175,7 +177,7 @@ def _fronts(
     distinct: bool,
 ) -> list[Front]:
     """The front of each group, in the order in which groups are first seen."""
-    if isinstance(source, Grid) and all(name in source.plan.grid.dims for name in by):
+    if isinstance(source, Grid) and _has_large_slabs(source.plan, by):
         plan = replace(source.plan, block_points=BLOCK_POINTS)
         workers, table = len(os.sched_getaffinity(0)), Table.of(plan)
         return [
@@ -186,11 +188,23 @@ def _fronts(
     for batch in source.batches([name for name, _ in objectives], by):
         costs = [oriented(batch.numbers[name], turned) for name, turned in objectives]
         groups = seen.numbers(batch, by) if by else np.zeros(len(batch.ids), np.int64)
-        for group in np.unique(groups).tolist():
-            at = np.flatnonzero(groups == group) if by else slice(None)
+        order = np.argsort(groups, kind="stable")
+        numbers, starts = np.unique(groups[order], return_index=True)
+        for group, at in zip(numbers.tolist(), np.split(order, starts[1:]), strict=False):
             front = fronts.setdefault(group, Front(rank, distinct=distinct))
             front.add([cost[at] for cost in costs], batch.ids[at])
+        if sum(front.waiting for front in fronts.values()) > WAITING_POINTS:
+            for front in fronts.values():
+                front.settle()
     return [fronts[group] for group in sorted(fronts)]
+
+
+def _has_large_slabs(plan: Plan, by: Sequence[str]) -> bool:
+    """Whether each value of ``by`` is a slab of its own that is worth a walk of its own."""
+    dims = plan.grid.dims
+    if not all(name in dims for name in by):
+        return False
+    return not by or plan.grid.points >= SAMPLE_POINTS * plan.cells(by)
 
 
 def _slabs(plan: Plan, by: Sequence[str]) -> Iterator[Slices]:

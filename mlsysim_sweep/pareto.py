@@ -127,14 +127,20 @@ class Front:
         self._waiting.append(([np.array(cost) for cost in costs], ids))
         self._count += len(ids)
         if self._count > 2 * len(self._ranks) + _WAITING:
-            self._join()
+            self.settle()
 
     def result(self) -> tuple[list[Array], Array, Array]:
         """Costs, ids and ranks, by id."""
-        self._join()
+        self.settle()
         return (*self._waiting[0], self._ranks) if self._waiting else ([], self._ranks, self._ranks)
 
-    def _join(self) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many points wait to be compared."""
+        return self._count - len(self._ranks)
+
+    def settle(self) -> None:
+        """Compare what waits, and drop what is not on the front."""
         if not self._waiting:
             return
         parts = [costs for costs, _ in self._waiting]

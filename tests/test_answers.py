@@ -298,3 +298,12 @@ def test_a_large_front_joins_often(asked):
         with mock.patch.multiple(pareto, _WAITING=waiting, _JUDGES=judges):
             found = asked.pareto(minimize=["step_time", "n_devices", "microbatches"])
         assert keys(found) == expected
+
+
+def test_fronts_of_many_groups_settle_often(asked):
+    """Whether groups are slabs of their own or come mixed, and however little may wait."""
+    options = {"minimize": ["step_time", "zero1_state_per_device"], "by": ["tp", "pp"]}
+    expected = keys(asked.pareto(**options))
+    for waiting, sample in itertools.product((0, 2**22), (1, 2**16)):
+        with mock.patch.multiple(answers, WAITING_POINTS=waiting, SAMPLE_POINTS=sample):
+            assert keys(asked.pareto(**options)) == expected
