@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from mlsysim_sweep import units
-from mlsysim_sweep.errors import Mistake, NothingFeasible, OutputError, shown
+from mlsysim_sweep.errors import Mistake, NothingFeasible, OutputError, printable, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -501,7 +501,8 @@ def report(
     with _exits(), store.staged(Path(output), overwrite=overwrite) as staging:
         content = gather(_rows_of(source, settings, axes), minimize, maximize, by)
         staging.write_text(html(content), encoding="utf-8")
-        print(f"{content.front_size:,} layouts on the front; see {output}", file=sys.stderr)
+        said = f"{content.front_size:,} layouts on the front; see {output}"
+        print(printable(said), file=sys.stderr)
 
 
 @app.command()
@@ -804,7 +805,7 @@ def _answer(rows: Any, found: Any, first: Sequence[str], form: _Form) -> None:
 
     if form.output is not None:
         tables.save(found, Path(form.output), overwrite=form.overwrite, raw=form.raw)
-        print(f"{len(found):,} rows saved to {form.output}", file=sys.stderr)
+        print(printable(f"{len(found):,} rows saved to {form.output}"), file=sys.stderr)
     if form.as_json:
         _print_json({"rows": tables.records(found), "units": tables.units_of(found)})
     elif form.as_csv:
